@@ -15,7 +15,9 @@ use crate::config::Config;
 use crate::consensus::Consensus;
 use crate::convert;
 use crate::descriptor::{Descriptor, Peer, RegionSize};
-use crate::effects::{ApplyTask, Committed, Compaction, LostLog, ReadGrant, RoleChange, WildTerm};
+use crate::effects::{
+    ApplyTask, Committed, Compaction, LostLog, ReadGrant, ReplicaBirth, RoleChange, WildTerm,
+};
 use crate::entry::LogEntry;
 use crate::epoch::{self, ReplicaStanding};
 use crate::error::Reject;
@@ -48,6 +50,8 @@ pub(crate) struct Replica {
     split_policy: SplitPolicy,
     /// To be sent at the end of the step.
     outgoing: Vec<eraftpb::Message>,
+    /// Births of replicas by a split of this step.
+    births: Vec<ReplicaBirth>,
     /// The term and the leader that the driver knows.
     reported: (Term, Option<PeerId>),
     /// Members whose wild terms were reported to the driver.
@@ -74,6 +78,7 @@ impl Replica {
             compactor: Compactor::new(applied),
             split_policy: SplitPolicy::default(),
             outgoing: vec![],
+            births: vec![],
             reported: (term, None),
             reported_wild_terms: BTreeSet::new(),
             before: ProgressNumbers::default(),
@@ -355,6 +360,7 @@ impl Replica {
             let taken = self.inflight_writes.take(region, self.me.id, &mut self.consensus);
             self.carry_out(taken, step);
         }
+        self.bear(step);
         // After the Readies: a quorum's answer that came in this step grants its reads in this
         // step.
         self.read_path.release(region, self.consensus.applied_index(), step);

@@ -136,6 +136,7 @@ impl Shard {
         self.insert(unborn.born(descriptor), promise, campaigns)
             .unwrap_or_else(|error| panic!("a split has made what cannot be: {error}"));
         if let Some(asked) = self.held_votes.take(region, self.now) {
+            self.stats.held_votes += 1;
             self.take(Event::Message(asked), effects);
         }
     }

@@ -1,11 +1,9 @@
 //! The audit at the end of a run: some time after all faults ended, the cluster must have
 //! recovered, and its replicas must agree.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use flotilla_kv::raw::RawOp;
-use flotilla_region::{Descriptor, RegionId, Ticket};
+use flotilla_region::{Descriptor, Space, Ticket};
 
 use crate::layout;
 use crate::reference_model::CheckFailure;
@@ -20,36 +18,41 @@ const LOOK_EVERY: usize = 64;
 
 /// Every region must take a write again, while clients go on.
 pub(crate) fn writes(world: &mut SimWorld) -> Result<(), CheckFailure> {
-    let mut keys: BTreeMap<RegionId, Bytes> = BTreeMap::new();
-    for (region, key) in world.workload().keys() {
-        keys.entry(region).or_insert_with(|| key.clone());
-    }
-    let put = |key: Bytes| {
-        let value = [b"audit of ", &key[..]].concat().into();
-        RequestBody::Write(vec![RawOp::Put { key, value }])
+    let put = |region: &Descriptor| match world.workload().keys_in(region).into_iter().next() {
+        Some(key) => {
+            let value = [b"audit of ", &key[..]].concat().into();
+            (key.clone(), RequestBody::Write(vec![RawOp::Put { key, value }]))
+        }
+        // A region without a client's key: what is asked leaves no row.
+        None => {
+            let key = region.start.clone();
+            (key.clone(), RequestBody::Write(vec![RawOp::Delete { key }]))
+        }
     };
-    serve(world, "takes no writes", keys.into_iter().map(|(region, key)| (region, put(key))))
+    let regions = world.reference_model().descriptors();
+    let data = regions.filter(|region| region.space == Space::Raw);
+    let asks: Vec<_> = data.map(put).collect();
+    serve(world, "takes no writes", asks)
 }
 
 /// Every key must be readable; what is read is checked like all else.
 pub(crate) fn reads(world: &mut SimWorld) -> Result<(), CheckFailure> {
-    let get = |(region, key): (RegionId, &Bytes)| (region, RequestBody::Get(key.clone()));
-    let asks: Vec<_> = world.workload().keys().map(get).collect();
-    serve(world, "serves no reads", asks.into_iter())
+    let get = |key: &Bytes| (key.clone(), RequestBody::Get(key.clone()));
+    let asks = world.workload().keys().map(get).collect();
+    serve(world, "serves no reads", asks)
 }
 
 /// All replicas reach the same index, no request waits any more, and all hold the same rows.
 pub(crate) fn replicas(world: &mut SimWorld) -> Result<(), CheckFailure> {
-    let regions = world.regions().to_vec();
     wait(world, |world| {
         // First the requests: one that still waits may yet change a replica.
         if let Some(ticket) = world.workload().open().first() {
             let request = world.workload().request(*ticket);
             return Err(format!("ticket {ticket} is not answered: {request:?}"));
         }
-        regions.iter().try_for_each(|region| is_level(world, region))
+        world.reference_model().descriptors().try_for_each(|region| is_level(world, region))
     })?;
-    for region in &regions {
+    for region in world.reference_model().descriptors() {
         let mut first = None;
         for peer in &region.peers {
             let node = &world.nodes()[layout::place(peer.store)];
@@ -67,35 +70,35 @@ pub(crate) fn replicas(world: &mut SimWorld) -> Result<(), CheckFailure> {
     world.nodes().iter().try_for_each(|node| node.check())
 }
 
-/// Asks every replica in turn until each request is served.
+/// Asks every replica in turn until each request is served, in the region that has its key then.
 fn serve(
     world: &mut SimWorld,
     complaint: &str,
-    asks: impl Iterator<Item = (RegionId, RequestBody)>,
+    asks: Vec<(Bytes, RequestBody)>,
 ) -> Result<(), CheckFailure> {
-    let regions = world.regions().to_vec();
     // Each counts its own turns: looks may come in step with refusals, as those of many keys do.
-    let mut open: Vec<(RegionId, RequestBody, usize, Option<Ticket>)> =
-        asks.map(|(region, body)| (region, body, 0, None)).collect();
+    let mut open: Vec<(Bytes, RequestBody, usize, Option<Ticket>)> =
+        asks.into_iter().map(|(key, body)| (key, body, 0, None)).collect();
     wait(world, |world| {
-        open.retain_mut(|(region, body, turn, ticket)| {
+        open.retain_mut(|(key, body, turn, ticket)| {
             let state = ticket.map(|ticket| world.workload().request(ticket).state);
             // No limit but the time: any number of refusals may come before there is a leader.
             if matches!(state, None | Some(RequestState::Refused | RequestState::Lost)) {
-                let peers = &peers_of(&regions, *region).peers;
+                let region = world.reference_model().region_of(key).clone();
                 *turn += 1;
-                let store = layout::place(peers[*turn % peers.len()].store);
+                let store = layout::place(region.peers[*turn % region.peers.len()].store);
                 let request =
-                    ClientRequest::new(RequestOwner::Auditor, *region, store, body.clone());
+                    ClientRequest::new(RequestOwner::Auditor, &region, store, body.clone());
                 *ticket = Some(world.send(request));
             }
             state != Some(RequestState::Served)
         });
         match open.first() {
             None => Ok(()),
-            Some((region, ..)) => {
+            Some((key, ..)) => {
+                let region = world.reference_model().region_of(key).id;
                 let statuses: Vec<_> =
-                    world.nodes().iter().map(|node| node.status(*region)).collect();
+                    world.nodes().iter().map(|node| node.status(region)).collect();
                 Err(format!("region {region} {complaint}: {statuses:?}"))
             }
         }
@@ -134,8 +137,4 @@ fn is_level(world: &SimWorld, region: &Descriptor) -> Result<(), CheckFailure> {
         return Ok(());
     }
     Err(format!("region {}: applied, committed and last of each replica are {ends:?}", region.id))
-}
-
-fn peers_of(regions: &[Descriptor], id: RegionId) -> &Descriptor {
-    regions.iter().find(|region| region.id == id).expect("clients ask for regions that are")
 }

@@ -33,6 +33,25 @@ pub struct Coverage {
     pub identity: IdentityCoverage,
     /// Effects of the bounds on time and on messages.
     pub bounds: BoundsCoverage,
+    /// Regions that were split.
+    pub splits: SplitCoverage,
+}
+
+/// Sums over splits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SplitCoverage {
+    /// Splits that replicas have applied.
+    pub applied: u64,
+    /// Replicas that a start found in the log alone.
+    pub unborn: u64,
+    /// Votes that were asked of a replica before it was there, and given to it.
+    pub held_votes: u64,
+    /// Applies at once of more than one split.
+    pub several_at_once: u64,
+    /// Reads that were granted before a split, and refused after it.
+    pub reads_turned_back: u64,
+    /// Proposals and splits that had no effect because a split came before them.
+    pub rejected: u64,
 }
 
 /// Sums over the logs.
@@ -121,5 +140,11 @@ impl AddAssign for Coverage {
         self.bounds.late_steps += more.bounds.late_steps;
         self.bounds.reads_turned_back += more.bounds.reads_turned_back;
         self.bounds.wild_terms += more.bounds.wild_terms;
+        self.splits.applied += more.splits.applied;
+        self.splits.unborn += more.splits.unborn;
+        self.splits.held_votes += more.splits.held_votes;
+        self.splits.several_at_once += more.splits.several_at_once;
+        self.splits.reads_turned_back += more.splits.reads_turned_back;
+        self.splits.rejected += more.splits.rejected;
     }
 }

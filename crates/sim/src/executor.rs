@@ -10,17 +10,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_region::{
-    ApplyTask, Compaction, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId, ReplicaBirth,
-    Term,
+    ApplyTask, Compaction, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId, Reject,
+    ReplicaBirth, Term,
 };
 use flotilla_store::{
-    AppliedReplica, Commit, Error, Pacer, ReadError, RegionSnapshot, ScanRequest, Store,
-    StoreMaintenance,
+    AppliedReplica, ApplyOutcome, Commit, Error, Pacer, ReadError, RegionSnapshot, ScanRequest,
+    Store, StoreMaintenance,
 };
 
 use crate::coverage::{Coverage, PagesCoverage};
 use crate::event_queue::SimTime;
-use crate::layout;
 use crate::request::{ClientReply, ClientRequest, RequestBody};
 use crate::task::{Outbox, Task};
 use crate::terms::{self, SyncedTerms};
@@ -152,7 +151,11 @@ impl Executor {
         // time.
         let commit = self.store.write_log(writes, births, compactions);
         let numbers = writes.iter().map(|write| (write.region, write.number)).collect();
-        self.log.waiting.push_back(QueuedLogBatch { commit, numbers, terms: terms::of(writes) });
+        self.log.waiting.push_back(QueuedLogBatch {
+            commit,
+            numbers,
+            terms: terms::of(writes, births),
+        });
         // One flush takes along all that was written meanwhile, as the node's log writer does.
         if !self.log.is_scheduled {
             self.log.is_scheduled = true;
@@ -215,6 +218,11 @@ impl Executor {
         let count = self.rng.usize(1..=self.apply.waiting.len());
         let tasks: Vec<_> = self.apply.waiting.drain(..count).collect();
         let applied = self.store.apply(&tasks)?;
+        let splits: usize = applied.replicas.iter().map(|replica| replica.changes.len()).sum();
+        self.coverage.splits.several_at_once += u64::from(splits > 1);
+        let is_rejected = |outcome: &ApplyOutcome| matches!(outcome, ApplyOutcome::Rejected(_));
+        let rejected = applied.outcomes.iter().filter(|(_, outcome)| is_rejected(outcome));
+        self.coverage.splits.rejected += rejected.count() as u64;
         let reply = |(ticket, outcome)| (ticket, ClientReply::Wrote(outcome));
         out.replies.extend(applied.outcomes.into_iter().map(reply));
         let event = |replica: &AppliedReplica| {
@@ -288,10 +296,18 @@ impl Executor {
             applied.as_ref().is_ok_and(|applied| *applied >= grant.index),
             "{grant:?} is served from a snapshot at {applied:?}"
         );
-        let region = view.region(grant.region, Some(layout::VERSION))?;
-        let reply = match &request.body {
-            RequestBody::Get(key) => ClientReply::Got(region.get(key)?),
-            RequestBody::Scan | RequestBody::Write(_) => ClientReply::Scanned(rows(&region)?),
+        // The version that was checked when the read was admitted: the region may have been split
+        // since.
+        let reply = match view.region(grant.region, Some(request.route.epoch.version)) {
+            Ok(region) => match &request.body {
+                RequestBody::Get(key) => ClientReply::Got(region.get(key)?),
+                _ => ClientReply::Scanned(rows(&region)?),
+            },
+            Err(ReadError::EpochNotMatch(region)) => {
+                self.coverage.splits.reads_turned_back += 1;
+                ClientReply::Refused(Reject::EpochNotMatch { current: vec![region] })
+            }
+            Err(error) => return Err(error),
         };
         out.replies.push((grant.ticket, reply));
         Ok(())

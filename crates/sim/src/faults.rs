@@ -8,6 +8,7 @@ use flotilla_region::{MessageKind, RegionId};
 
 use crate::network::{NetworkConditions, Partition};
 use crate::node::{DirectorySwap, OperatorFlags};
+use crate::split_planner::SplitPlanner;
 
 /// One mishap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +58,19 @@ impl Fault {
     pub(crate) fn is_extra(&self) -> bool {
         matches!(self, Self::Suspend { .. } | Self::Stall { .. } | Self::WildTerm { .. })
     }
+
+    /// The region that it is aimed at.
+    pub(crate) fn region_mut(&mut self) -> Option<&mut RegionId> {
+        match self {
+            Self::Campaign { region, .. }
+            | Self::Freeze { region, .. }
+            | Self::SecondLeader { region, .. }
+            | Self::Suspend { region, .. }
+            | Self::Stall { region, .. }
+            | Self::WildTerm { region, .. } => Some(region),
+            _ => None,
+        }
+    }
 }
 
 /// How often something happens: the mean of microseconds between, 0 for never.
@@ -94,6 +108,8 @@ pub(crate) struct Swarm {
     pub(crate) restart_us_max: u64,
     kinds: Vec<(FaultKind, MeanInterval)>,
     extra: ExtraFaults,
+    /// Splits by hand.
+    pub(crate) splits: SplitPlanner,
 }
 
 /// Kinds of faults that came later, drawn apart, so that old seeds draw the rest as ever.
@@ -123,6 +139,8 @@ enum FaultKind {
 }
 
 const SECOND_US: u64 = 1_000_000;
+/// Parts the generator of splits from the others.
+const SPLIT_SALT: u64 = 0x5b11_7000;
 /// How many times as long as in other runs the padding of values is in heavy ones.
 const HEAVY: usize = 32;
 /// How many times as many keys as in other runs there are in wide ones.
@@ -171,6 +189,7 @@ impl Swarm {
         // Drawn apart, so that old seeds draw the rest as ever.
         let mut extra = Rng::with_seed(rng.clone().u64(..));
         let later = draw_extra(Rng::with_seed(!extra.clone().u64(..)));
+        let splits = SplitPlanner::draw(Rng::with_seed(extra.clone().u64(..) ^ SPLIT_SALT));
         let weight = *choose(&mut extra, &[1, 1, 1, HEAVY]);
         let keeps_end = weight == HEAVY && extra.bool();
         let width = if weight == 1 { *choose(&mut extra, &[1, 1, 1, 1, 1, WIDE]) } else { 1 };
@@ -191,6 +210,7 @@ impl Swarm {
             restart_us_max: *choose(rng, &[100_000, 1_000_000, 4_000_000]),
             kinds,
             extra: later,
+            splits,
         }
     }
 

@@ -8,8 +8,6 @@ use flotilla_region::{Descriptor, Epoch, Peer, PeerId, RegionId, Space, StoreId}
 pub(crate) const SYSTEM: RegionId = RegionId(1);
 /// Replicas of the system region at most.
 const SYSTEM_REPLICAS_MAX: usize = 5;
-/// The version that every region starts with. Nothing changes ranges yet.
-pub(crate) const VERSION: u64 = 1;
 
 /// The system region and `data_regions` others that share the clients' keys evenly.
 pub(crate) fn bootstrap(stores: usize, data_regions: usize, rng: &mut Rng) -> Vec<Descriptor> {
@@ -35,6 +33,13 @@ pub(crate) fn key(region: &Descriptor, nth: usize) -> Bytes {
     [prefix, format!("key{nth:02}").as_bytes()].concat().into()
 }
 
+/// Whether two regions share keys.
+pub(crate) fn overlap(one: &Descriptor, other: &Descriptor) -> bool {
+    let begins_before_end =
+        |one: &Descriptor, other: &Descriptor| other.end.is_empty() || one.start < other.end;
+    one.space == other.space && begins_before_end(one, other) && begins_before_end(other, one)
+}
+
 /// The number of the store with this id.
 pub(crate) fn place(store: StoreId) -> usize {
     usize::try_from(store.0 - 1).expect("stores are few")
@@ -51,7 +56,7 @@ fn border(place: usize, of: usize) -> Bytes {
 }
 
 fn describe(id: RegionId, space: Space, start: Bytes, end: Bytes) -> Descriptor {
-    let epoch = Epoch { conf_version: 1, version: VERSION };
+    let epoch = Epoch { conf_version: 1, version: 1 };
     Descriptor { id, space, start, end, epoch, peers: Vec::new() }
 }
 

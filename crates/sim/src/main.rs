@@ -30,6 +30,9 @@ struct Arguments {
     /// Ends at the first seed that fails.
     #[arg(long)]
     stop: bool,
+    /// Splits no region.
+    #[arg(long)]
+    no_splits: bool,
     /// Prints everything that happens. One seed at a time.
     #[arg(long)]
     trace: bool,
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
     let options = Options {
         events: arguments.events,
         stores: arguments.stores.map(usize::from),
+        splits: !arguments.no_splits,
         printed: arguments.trace,
     };
     // A run's panic is in its report; the usual output about threads would drown it.
@@ -50,7 +54,7 @@ fn main() -> ExitCode {
     let next = AtomicU64::new(arguments.seed);
     let end = arguments.seed.saturating_add(arguments.seeds);
     let (send, receive) = mpsc::channel();
-    let mut summary = RunSummary::default();
+    let mut summary = RunSummary { has_splits: options.splits, ..RunSummary::default() };
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             let (send, next) = (send.clone(), &next);
@@ -91,10 +95,11 @@ fn print_result(report: &SimReport, options: Options, is_alone: bool) {
     let seed = report.seed;
     if let Some(failure) = &report.failure {
         let stores = options.stores.map_or(String::new(), |stores| format!(" --stores {stores}"));
+        let splits = if options.splits { "" } else { " --no-splits" };
         let events = options.events;
         println!(
             "seed {seed} FAILED: {failure}\n    replay: cargo run --release -p flotilla-sim -- \
-             --seed {seed} --events {events}{stores} --trace"
+             --seed {seed} --events {events}{stores}{splits} --trace"
         );
     } else if is_alone {
         println!("seed {seed}: trace {:016x}", report.trace);
@@ -106,6 +111,8 @@ fn print_result(report: &SimReport, options: Options, is_alone: bool) {
 struct RunSummary {
     seeds: u64,
     failures: u64,
+    /// Whether regions could be split.
+    has_splits: bool,
     sum: SimReport,
 }
 
@@ -158,7 +165,21 @@ impl RunSummary {
             ("reads turned back by late steps", coverage.bounds.reads_turned_back),
             ("wild terms refused", coverage.bounds.wild_terms),
         ];
-        corners.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
+        let splits = [
+            ("splits", coverage.splits.applied),
+            ("replicas that only the log had", coverage.splits.unborn),
+            ("votes held for a replica", coverage.splits.held_votes),
+            ("splits applied at once", coverage.splits.several_at_once),
+            ("reads turned back by a split", coverage.splits.reads_turned_back),
+            ("proposals that came after a split", coverage.splits.rejected),
+        ];
+        let splits = splits.into_iter().filter(|_| self.has_splits);
+        corners
+            .into_iter()
+            .chain(splits)
+            .filter(|(_, count)| *count == 0)
+            .map(|(name, _)| name)
+            .collect()
     }
 
     fn print(&self, wall_s: f64) {

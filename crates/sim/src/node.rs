@@ -9,23 +9,22 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use flotilla_identity::StoreUuid;
-use flotilla_region::{
-    Config, Descriptor, Effects, Event, HardState, Index, RegionId, Shard, Status,
-};
+use flotilla_region::{Config, Descriptor, Effects, Event, HardState, RegionId, Shard, Status};
 use flotilla_store::{AppliedReplica, Error, RecoveredReplicas, StartSeed, Store, StoreDirectory};
 use flotilla_vfs::fault::{FaultFs, FaultStats};
 
 use crate::clock::LocalClock;
 use crate::coverage::Coverage;
 use crate::event_queue::SimTime;
-use crate::executor::{self, Executor, TaskDelays};
+use crate::executor::{Executor, TaskDelays};
 use crate::layout;
-use crate::reference_model::{CheckFailure, ReferenceModel};
+use crate::reference_model::ReferenceModel;
 use crate::task::{Outbox, StopReason, Task};
 use crate::terms::SyncedTerms;
 use crate::workload::ClientWorkload;
 
 mod bootstrapping;
+mod comparing;
 mod handshakes;
 mod receiving;
 mod running;
@@ -35,6 +34,7 @@ mod swap_directory;
 
 use bootstrapping::BootstrappingStore;
 pub(crate) use bootstrapping::OperatorFlags;
+use comparing::check_disjoint;
 use handshakes::HandshakeDriver;
 use running::RunningStore;
 pub(crate) use spare_disks::DirectorySwap;
@@ -192,6 +192,8 @@ impl SimNode {
             coverage.reads_by_lease += stats.reads_by_lease;
             coverage.reads_by_index += stats.reads_by_index;
             coverage.votes_withheld += stats.dropped.votes_withheld;
+            coverage.splits.applied += stats.splits;
+            coverage.splits.held_votes += stats.held_votes;
             coverage.bounds.late_steps += stats.late_steps;
             coverage.bounds.reads_turned_back += stats.reads_turned_back;
             coverage.bounds.wild_terms += stats.dropped.wild_terms;
@@ -206,12 +208,6 @@ impl SimNode {
 
     pub(crate) fn status(&self, region: RegionId) -> Option<Status> {
         self.running.as_ref()?.shard.status(region)
-    }
-
-    /// A replica's applied index and the hash of its rows.
-    pub(crate) fn digest(&self, region: RegionId) -> Result<(Index, u64), CheckFailure> {
-        let running = self.running.as_ref().ok_or("the store is down")?;
-        running.executor.store().region_digest(region).map_err(|error| error.to_string())
     }
 
     /// Opens the directory, and the store if it is a member's.
@@ -289,6 +285,7 @@ impl SimNode {
             })?;
         }
         for replica in unborn {
+            self.coverage.splits.unborn += 1;
             terms.note(replica.region, replica.hard_state.term);
             shard.keep_unborn(replica).map_err(|error| {
                 StopReason::CheckFailure(format!("a replica that is not born: {error}"))
@@ -307,11 +304,7 @@ impl SimNode {
             cut_in_flush: None,
             stall: Stall::default(),
         });
-        for region in &settings.regions {
-            if region.peer_on(layout::id(self.place)).is_some() {
-                self.compare(region.id, reference_model)?;
-            }
-        }
+        self.compare_all(reference_model)?;
         out.tasks.push((1, Task::Greet));
         self.schedule_step(out);
         Ok(())
@@ -462,15 +455,17 @@ impl SimNode {
             Task::Apply => {
                 let applied =
                     running.executor.apply(now, out).map_err(|error| self.stop(&error))?;
-                for AppliedReplica { region, .. } in applied {
+                for AppliedReplica { region, changes, .. } in applied {
                     if self.rng.u32(..COMPARED_OF) == 0 {
                         self.compare(region, reference_model)?;
+                    }
+                    if !changes.is_empty() {
+                        self.compare_all(reference_model)?;
                     }
                 }
             }
             Task::Read(grant) => {
                 let request = workload.request(grant.ticket);
-                // No range changes yet, so a read that was granted finds its region.
                 let read = running.executor.read(grant, request, out);
                 read.map_err(|error| {
                     StopReason::CheckFailure(format!("a granted read failed: {error}"))
@@ -495,45 +490,6 @@ impl SimNode {
         Ok(())
     }
 
-    /// Proves the page store whole.
-    pub(crate) fn check(&self) -> Result<(), CheckFailure> {
-        let Some(running) = &self.running else { return Ok(()) };
-        let store = layout::id(self.place);
-        running
-            .executor
-            .store()
-            .check()
-            .map(|_| ())
-            .map_err(|error| format!("store {store}: {error}"))
-    }
-
-    /// Compares a region's rows with what its log makes of them.
-    pub(crate) fn compare(
-        &self,
-        region: RegionId,
-        reference_model: &ReferenceModel,
-    ) -> Result<(), StopReason> {
-        let Some(running) = &self.running else { return Ok(()) };
-        let broken = |what: String| {
-            let store = layout::id(self.place);
-            StopReason::CheckFailure(format!("store {store}, region {region}: {what}"))
-        };
-        let store = running.executor.store();
-        let view = store.read();
-        let found = view
-            .region(region, None)
-            .and_then(|region| executor::rows(&region))
-            .map_err(|error| broken(error.to_string()))?;
-        let (index, _) = self.digest(region).map_err(broken)?;
-        let mut expected = reference_model.rows(region, index);
-        let same = found.iter().all(|(key, value)| expected.next() == Some((key, value)));
-        if same && expected.next().is_none() {
-            return Ok(());
-        }
-        let expected: Vec<_> = reference_model.rows(region, index).collect();
-        Err(broken(format!("at index {index} it holds {found:?} and not {expected:?}")))
-    }
-
     fn step(
         &mut self,
         now: SimTime,
@@ -548,6 +504,9 @@ impl SimNode {
         running.shard.step(self.clock.read(now), running.inbox.drain(..), &mut running.effects);
         // The walk over all entries, for which the node has no time.
         running.shard.check_invariants();
+        if !running.effects.ranges.is_empty() {
+            check_disjoint(&running.shard).map_err(StopReason::CheckFailure)?;
+        }
         let store = layout::id(self.place);
         for role in &running.effects.roles {
             if role.is_leader {

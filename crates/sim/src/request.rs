@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 use flotilla_kv::raw::{self, RawOp};
-use flotilla_region::{Descriptor, Event, KeySpan, RegionId, Reject, RequestPrecondition, Ticket};
+use flotilla_region::{
+    AdminCommand, Descriptor, Event, KeySpan, PeerId, RegionId, Reject, RequestPrecondition,
+    SplitCommand, Ticket,
+};
 use flotilla_store::ApplyOutcome;
 
 use crate::checker::{OperationId, RegisterAction};
@@ -16,6 +19,8 @@ pub(crate) enum RequestOwner {
     Client(usize),
     /// The timestamp oracle on a store.
     TsoOracle(usize),
+    /// An operator who splits regions.
+    Operator,
     /// The run itself, at its end.
     Auditor,
 }
@@ -25,7 +30,9 @@ pub(crate) enum RequestOwner {
 pub(crate) enum RequestBody {
     Write(Vec<RawOp>),
     Get(Bytes),
+    /// All rows of the region.
     Scan,
+    Split(SplitCommand),
 }
 
 /// The reply of a store.
@@ -74,13 +81,19 @@ pub(crate) enum ForgedField {
     Version,
     Peer,
     Span,
+    /// A split that cannot be made.
+    Split,
 }
+
+/// More than the versions that the regions of a run get.
+const WILD_VERSION: u64 = 1_000_000;
 
 /// One request, from asking to the answer.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientRequest {
     pub(crate) owner: RequestOwner,
-    pub(crate) region: RegionId,
+    /// The region that it goes to, in the form that its owner knows.
+    pub(crate) route: Descriptor,
     /// The store that it goes to.
     pub(crate) store: usize,
     pub(crate) body: RequestBody,
@@ -96,17 +109,18 @@ pub(crate) struct ClientRequest {
 impl ClientRequest {
     pub(crate) fn new(
         owner: RequestOwner,
-        region: RegionId,
+        route: &Descriptor,
         store: usize,
         body: RequestBody,
     ) -> Self {
         let command = match &body {
             RequestBody::Write(ops) => Some(raw::encode(ops)),
+            RequestBody::Split(split) => Some(AdminCommand::Split(split.clone()).encode()),
             RequestBody::Get(_) | RequestBody::Scan => None,
         };
         Self {
             owner,
-            region,
+            route: route.clone(),
             store,
             body,
             follower: false,
@@ -117,29 +131,32 @@ impl ClientRequest {
         }
     }
 
+    /// The id of the region that it goes to.
+    pub(crate) fn region(&self) -> RegionId {
+        self.route.id
+    }
+
     /// The event that brings the request to the store.
-    pub(crate) fn event(&self, ticket: Ticket, region: &Descriptor) -> Event {
-        let precondition = self.precondition(region);
-        match &self.command {
-            Some(command) => Event::Propose {
-                region: self.region,
-                ticket,
-                precondition,
-                command: command.clone(),
-            },
-            None => {
-                Event::Read { region: self.region, ticket, precondition, follower: self.follower }
+    pub(crate) fn event(&self, ticket: Ticket) -> Event {
+        let (region, precondition) = (self.route.id, self.precondition());
+        match (&self.body, &self.command) {
+            (RequestBody::Split(split), _) => Event::Split { region, ticket, split: split.clone() },
+            (_, Some(command)) => {
+                Event::Propose { region, ticket, precondition, command: command.clone() }
             }
+            (_, None) => Event::Read { region, ticket, precondition, follower: self.follower },
         }
     }
 
-    /// Each register that the request touches and what it does there. `keys` are all of the region.
+    /// Each register that the request touches and what it does there. `keys` are all that
+    /// clients use in the region.
     pub(crate) fn actions(&self, keys: &[Bytes]) -> Vec<(Bytes, RegisterAction)> {
         let ops = match &self.body {
             RequestBody::Get(key) => return vec![(key.clone(), RegisterAction::Get)],
             RequestBody::Scan => {
                 return keys.iter().map(|key| (key.clone(), RegisterAction::Get)).collect();
             }
+            RequestBody::Split(_) => return Vec::new(),
             RequestBody::Write(ops) => ops,
         };
         let mut actions = Vec::new();
@@ -162,7 +179,8 @@ impl ClientRequest {
         actions
     }
 
-    fn precondition(&self, region: &Descriptor) -> RequestPrecondition {
+    fn precondition(&self) -> RequestPrecondition {
+        let region = &self.route;
         let peer = region.peer_on(layout::id(self.store)).map(|peer| peer.id);
         let mut precondition = RequestPrecondition {
             peer,
@@ -172,13 +190,13 @@ impl ClientRequest {
             span: self.span(),
         };
         match self.forged {
-            None => {}
-            // A newer one: no range has changed yet, so there is no older version to claim.
-            Some(ForgedField::Version) => precondition.version = Some(region.epoch.version + 1),
-            // An id that no replica has: those of a region end with the number of their store.
-            Some(ForgedField::Peer) => {
-                precondition.peer = peer.map(|id| flotilla_region::PeerId(id.0 + 50))
+            None | Some(ForgedField::Split) => {}
+            // No region comes so far: the next one may be true by now.
+            Some(ForgedField::Version) => {
+                precondition.version = Some(region.epoch.version + WILD_VERSION)
             }
+            // An id that the replica there does not have.
+            Some(ForgedField::Peer) => precondition.peer = peer.map(|id| PeerId(id.0 + 50)),
             Some(ForgedField::Span) => {
                 // The system region has no borders, and no request to it is forged.
                 let outside = if region.end.is_empty() { Bytes::new() } else { region.end.clone() };
@@ -192,7 +210,7 @@ impl ClientRequest {
         let mut keys: Vec<&Bytes> = Vec::new();
         match &self.body {
             // No claim about keys: a scan is clipped to the region.
-            RequestBody::Scan => return None,
+            RequestBody::Scan | RequestBody::Split(_) => return None,
             RequestBody::Get(key) => keys.push(key),
             RequestBody::Write(ops) => {
                 for op in ops {
@@ -202,7 +220,8 @@ impl ClientRequest {
                         | RawOp::CompareAndSwap { key, .. } => keys.push(key),
                         RawOp::DeleteRange { start, end } => {
                             keys.push(start);
-                            keys.extend(end);
+                            // The region's own end is not in it, and a range may reach up to it.
+                            keys.extend(end.iter().filter(|end| **end != self.route.end));
                         }
                     }
                 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_kv::raw::RawOp;
-use flotilla_region::Ticket;
+use flotilla_region::{Descriptor, Ticket};
 
 use crate::checker::RegisterValue;
 use crate::request::RequestBody;
@@ -51,6 +51,45 @@ pub(crate) fn draw(
             }])
         }
     }
+}
+
+/// The key that decides which region the request goes to, if its keys are in several.
+pub(crate) fn chosen_key<'a>(
+    body: &'a RequestBody,
+    keys: &'a [Bytes],
+    ticket: Ticket,
+) -> &'a Bytes {
+    let nth = |count: usize| ticket.0 as usize % count;
+    match body {
+        RequestBody::Get(key) => key,
+        RequestBody::Scan | RequestBody::Split(_) => &keys[nth(keys.len())],
+        RequestBody::Write(ops) => match &ops[nth(ops.len())] {
+            RawOp::Put { key, .. } | RawOp::Delete { key } | RawOp::CompareAndSwap { key, .. } => {
+                key
+            }
+            RawOp::DeleteRange { start, .. } => start,
+        },
+    }
+}
+
+/// The part of a request that concerns one region: clients divide their requests.
+pub(crate) fn cut(body: RequestBody, region: &Descriptor) -> RequestBody {
+    let RequestBody::Write(ops) = body else { return body };
+    let part = ops.into_iter().filter_map(|op| match op {
+        RawOp::DeleteRange { start, end } => {
+            let is_beyond = |end: &Bytes| !region.end.is_empty() && *end > region.end;
+            let end = end.map(|end| if is_beyond(&end) { region.end.clone() } else { end });
+            Some(RawOp::DeleteRange { start, end })
+        }
+        op => {
+            let (RawOp::Put { key, .. }
+            | RawOp::Delete { key }
+            | RawOp::CompareAndSwap { key, .. }
+            | RawOp::DeleteRange { start: key, .. }) = &op;
+            region.contains(key).then_some(op)
+        }
+    });
+    RequestBody::Write(part.collect())
 }
 
 /// Mostly short; some values do not fit into a leaf, some into no page at all.

@@ -26,13 +26,15 @@ pub struct Options {
     pub events: u64,
     /// Stores; drawn by the seed if `None`.
     pub stores: Option<usize>,
+    /// Whether regions are split by hand, in those seeds that draw it.
+    pub splits: bool,
     /// Whether to print all that happens.
     pub printed: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { events: 20_000, stores: None, printed: false }
+        Self { events: 20_000, stores: None, splits: true, printed: false }
     }
 }
 
@@ -76,7 +78,10 @@ pub fn run(seed: u64, options: Options) -> SimReport {
 
 fn run_to_the_end(seed: u64, options: Options) -> SimReport {
     let mut rng = Rng::with_seed(seed);
-    let swarm = Swarm::draw(&mut rng, options.stores);
+    let mut swarm = Swarm::draw(&mut rng, options.stores);
+    if !options.splits {
+        swarm.splits = swarm.splits.without_splits();
+    }
     let settings = settings(&swarm, &mut rng);
     let trace = Trace::new(seed, options.printed);
     trace.say(0, format_args!("{swarm:?}"));

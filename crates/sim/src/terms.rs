@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use flotilla_region::{Envelope, LogWrite, MessageKind, RegionId, Term};
+use flotilla_region::{Envelope, LogWrite, MessageKind, RegionId, ReplicaBirth, Term};
 
 use crate::reference_model::CheckFailure;
 
@@ -39,11 +39,12 @@ impl SyncedTerms {
 }
 
 /// The term that each write of a batch brings to the disk, if it is synced at all.
-pub(crate) fn of(writes: &[LogWrite]) -> Vec<(RegionId, Term)> {
+pub(crate) fn of(writes: &[LogWrite], births: &[ReplicaBirth]) -> Vec<(RegionId, Term)> {
     // The batch is synced as a whole or not at all.
     if !writes.iter().any(|write| write.sync) {
         return Vec::new();
     }
     let term = |write: &LogWrite| Some((write.region, write.hard_state?.term));
-    writes.iter().filter_map(term).collect()
+    let born = births.iter().map(|birth| (birth.region, birth.hard_state.term));
+    writes.iter().filter_map(term).chain(born).collect()
 }

@@ -7,10 +7,9 @@ use bytes::Bytes;
 use flotilla_kv::raw::RawOp;
 use flotilla_placement::rows::TSO_KEY;
 use flotilla_placement::{SwapResult, Timestamp, Tso};
-use flotilla_region::{RoleChange, Ticket};
+use flotilla_region::{Descriptor, RoleChange, Ticket};
 use flotilla_store::ApplyOutcome;
 
-use crate::layout;
 use crate::reference_model::CheckFailure;
 use crate::request::{ClientReply, ClientRequest, RequestBody, RequestOwner};
 use crate::workload::ClientWorkload;
@@ -84,12 +83,14 @@ enum OracleState {
 #[derive(Debug)]
 pub(crate) struct TsoOracle {
     place: usize,
+    /// The system region, which is never split.
+    system: Descriptor,
     state: OracleState,
 }
 
 impl TsoOracle {
-    pub(crate) fn new(place: usize) -> Self {
-        Self { place, state: OracleState::Idle }
+    pub(crate) fn new(place: usize, system: Descriptor) -> Self {
+        Self { place, system, state: OracleState::Idle }
     }
 
     /// The store has crashed.
@@ -111,10 +112,9 @@ impl TsoOracle {
         workload: &mut ClientWorkload,
     ) -> Vec<Ticket> {
         let mut sent = Vec::new();
-        let place = self.place;
+        let (place, system) = (self.place, &self.system);
         let mut ask = |body| {
-            let request =
-                ClientRequest::new(RequestOwner::TsoOracle(place), layout::SYSTEM, place, body);
+            let request = ClientRequest::new(RequestOwner::TsoOracle(place), system, place, body);
             let ticket = workload.send(request);
             sent.push(ticket);
             ticket

@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_kv::raw::RawOp;
-use flotilla_region::{Descriptor, Event, RegionId, Reject, Ticket};
-use flotilla_store::ApplyOutcome;
+use flotilla_region::{Descriptor, Event, RegionId, Reject, Space, Ticket};
+use flotilla_store::{ApplyOutcome, ApplyReject};
 
 use crate::checker::{self, History, RegisterAnswer, RegisterValue};
 use crate::layout;
-use crate::reference_model::{CheckFailure, OpResult, ReferenceModel};
+use crate::reference_model::{CheckFailure, OpResult, ProposalResult, ReferenceModel};
+use crate::region_cache::RegionCache;
 use crate::request::{
     ClientReply, ClientRequest, ForgedField, RequestBody, RequestOwner, RequestState,
 };
@@ -35,6 +36,8 @@ pub struct ClientCounts {
 #[derive(Debug, Default)]
 struct SimClient {
     waits_for: Option<Ticket>,
+    /// The regions that it knows.
+    cache: RegionCache,
     /// Where it thinks that leaders are.
     leaders: BTreeMap<RegionId, usize>,
     /// The values that it last saw, to swap with.
@@ -44,8 +47,8 @@ struct SimClient {
 #[derive(Debug)]
 pub(crate) struct ClientWorkload {
     rng: Rng,
-    regions: BTreeMap<RegionId, Descriptor>,
-    keys: BTreeMap<RegionId, Vec<Bytes>>,
+    /// The keys that clients use, those of each of the first data regions together.
+    groups: Vec<Vec<Bytes>>,
     stores: usize,
     /// How many times as long as in light runs the padding of values is.
     weight: usize,
@@ -54,7 +57,7 @@ pub(crate) struct ClientWorkload {
     requests: Vec<ClientRequest>,
     /// Those that are on their way or wait at a store.
     open: BTreeSet<Ticket>,
-    history: History<(RegionId, Bytes)>,
+    history: History<(Space, Bytes)>,
     /// Grows with each call and each answer.
     moment: u64,
     tally: ClientCounts,
@@ -70,16 +73,16 @@ impl ClientWorkload {
         rng: Rng,
     ) -> Self {
         let keys_of = |region: &Descriptor| {
-            let keys = (0..keys_per_region).map(|nth| layout::key(region, nth)).collect();
-            (region.id, if region.id == layout::SYSTEM { Vec::new() } else { keys })
+            (0..keys_per_region).map(|nth| layout::key(region, nth)).collect()
         };
+        let data = regions.iter().filter(|region| region.id != layout::SYSTEM);
+        let client = || SimClient { cache: RegionCache::new(regions), ..SimClient::default() };
         Self {
             rng,
-            regions: regions.iter().map(|region| (region.id, region.clone())).collect(),
-            keys: regions.iter().map(keys_of).collect(),
+            groups: data.map(keys_of).collect(),
             stores,
             weight,
-            clients: (0..clients).map(|_| SimClient::default()).collect(),
+            clients: (0..clients).map(|_| client()).collect(),
             requests: Vec::new(),
             open: BTreeSet::new(),
             history: History::default(),
@@ -98,8 +101,14 @@ impl ClientWorkload {
     }
 
     /// Every key that clients use.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = (RegionId, &Bytes)> {
-        self.keys.iter().flat_map(|(region, keys)| keys.iter().map(|key| (*region, key)))
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &Bytes> {
+        self.groups.iter().flatten()
+    }
+
+    /// The keys of a region that clients use, in order.
+    pub(crate) fn keys_in(&self, region: &Descriptor) -> Vec<Bytes> {
+        let is_here = |key: &&Bytes| region.space == Space::Raw && region.contains(key);
+        self.keys().filter(is_here).cloned().collect()
     }
 
     /// Requests that are neither answered nor lost.
@@ -113,38 +122,51 @@ impl ClientWorkload {
 
     /// Whether the answers are linearizable.
     pub(crate) fn check(&self) -> Result<checker::CheckedCounts, CheckFailure> {
-        self.history.check().map_err(|((region, key), violation)| {
-            format!("region {region}, key {:?}: {violation}", key.escape_ascii().to_string())
+        self.history.check().map_err(|((space, key), violation)| {
+            format!("{space:?}, key {:?}: {violation}", key.escape_ascii().to_string())
         })
     }
 
     /// A client asks for something.
-    pub(crate) fn next_request(&mut self, client: usize) -> Ticket {
-        let regions = self.regions.len() as u64 - 1;
-        let region = RegionId(layout::SYSTEM.0 + 1 + self.rng.u64(..regions));
+    pub(crate) fn next_request(&mut self, client: usize, placement: &ReferenceModel) -> Ticket {
+        let group = self.rng.usize(..self.groups.len());
         let next = Ticket(self.requests.len() as u64 + 1);
-        let (keys, seen) = (&self.keys[&region], &self.clients[client].seen);
+        let (keys, seen) = (&self.groups[group], &self.clients[client].seen);
         let body = request_generator::draw(&mut self.rng, keys, seen, next, self.weight);
-        let store = self.choose_store(client, region);
-        let mut request = ClientRequest::new(RequestOwner::Client(client), region, store, body);
+        // Not drawn, so that old seeds draw the rest as ever.
+        let key = request_generator::chosen_key(&body, keys, next).clone();
+        let route = self.route(client, &key, placement);
+        let body = request_generator::cut(body, &route);
+        let store = self.choose_store(client, &route);
+        let mut request = ClientRequest::new(RequestOwner::Client(client), &route, store, body);
         if request.command.is_none() && self.rng.u8(..4) == 0 {
             request.follower = true;
-            request.store = self.any_replica(region);
+            request.store = self.any_replica(&route);
         }
         if self.rng.u8(..50) == 0 {
             let forged =
                 [ForgedField::Version, ForgedField::Peer, ForgedField::Span][self.rng.usize(..3)];
             // A region with all keys has none outside.
-            request.forged = (regions > 1 || forged != ForgedField::Span).then_some(forged);
+            let has_borders = !(route.start.is_empty() && route.end.is_empty());
+            request.forged = (has_borders || forged != ForgedField::Span).then_some(forged);
         }
         self.clients[client].waits_for = Some(next);
         self.send(request)
     }
 
+    /// The region of a key, as the client knows it; it asks placement if it does not.
+    fn route(&mut self, client: usize, key: &[u8], placement: &ReferenceModel) -> Descriptor {
+        let cache = &mut self.clients[client].cache;
+        if cache.region_of(key).is_none() {
+            cache.learn(placement.region_of(key));
+        }
+        cache.region_of(key).unwrap_or_else(|| placement.region_of(key)).clone()
+    }
+
     /// Probes whether the region has two leaders: writes to a replica that may have become one, and
     /// reads from `leader`.
-    pub(crate) fn probe(&mut self, region: RegionId, leader: usize) -> Vec<Ticket> {
-        let Some(key) = self.keys[&region].first().cloned() else { return Vec::new() };
+    pub(crate) fn probe(&mut self, region: &Descriptor, leader: usize) -> Vec<Ticket> {
+        let Some(key) = self.keys_in(region).into_iter().next() else { return Vec::new() };
         let other = self.any_replica(region);
         let value = format!("probe {}", self.requests.len()).into();
         let put = RequestBody::Write(vec![RawOp::Put { key: key.clone(), value }]);
@@ -171,13 +193,16 @@ impl ClientWorkload {
         let asker = match request.owner {
             RequestOwner::Client(client) => client as u64,
             RequestOwner::TsoOracle(store) => 1_000 + store as u64,
-            RequestOwner::Auditor => 2_000,
+            RequestOwner::Auditor | RequestOwner::Operator => 2_000,
         };
-        for (key, action) in request.actions(&self.keys[&request.region]) {
-            let key = (request.region, key);
-            request.calls.push(self.history.call(key, asker, self.moment, action));
-        }
-        request.event(ticket, &self.regions[&request.region])
+        let request = &self.requests[index(ticket)];
+        let (space, actions) =
+            (request.route.space, request.actions(&self.keys_in(&request.route)));
+        let call = |(key, action)| self.history.call((space, key), asker, self.moment, action);
+        let calls = actions.into_iter().map(call).collect();
+        let request = &mut self.requests[index(ticket)];
+        request.calls = calls;
+        request.event(ticket)
     }
 
     /// The request's store is down, and the client knows it. Returns the client if it is free now.
@@ -185,7 +210,7 @@ impl ClientWorkload {
         let request = &mut self.requests[index(ticket)];
         request.state = RequestState::Refused;
         self.open.remove(&ticket);
-        let (owner, region) = (request.owner, request.region);
+        let (owner, region) = (request.owner, request.region());
         self.forget_leader(owner, region);
         self.release(owner, ticket)
     }
@@ -213,13 +238,20 @@ impl ClientWorkload {
         }
         self.open.remove(&ticket);
         if let ClientReply::Refused(reject) = reply {
-            request.state = RequestState::Refused;
-            self.tally.refused += 1;
             // A refusal is a promise that nothing has happened, nor will.
-            if reference_model.results(ticket).is_some() {
+            if reference_model.result(ticket).is_some() {
                 return Err(format!("ticket {ticket} was refused with {reject} and applied"));
             }
             self.refuse(ticket, reject);
+        } else if let ClientReply::Wrote(ApplyOutcome::Rejected(reject)) = reply {
+            if reference_model.result(ticket) != Some(&ProposalResult::Rejected) {
+                return Err(format!("ticket {ticket} was rejected with {reject} and carried out"));
+            }
+            let current = match reject {
+                ApplyReject::EpochNotMatch { current } => current.clone(),
+                _ => Vec::new(),
+            };
+            self.refuse(ticket, &Reject::EpochNotMatch { current });
         } else {
             request.state = RequestState::Served;
             self.tally.served += 1;
@@ -237,7 +269,7 @@ impl ClientWorkload {
         if waits {
             // The request stays open: the store owes an answer even if no client waits for it.
             self.clients[client].waits_for = None;
-            let region = self.request(ticket).region;
+            let region = self.request(ticket).region();
             self.forget_leader(RequestOwner::Client(client), region);
         }
         waits
@@ -271,7 +303,7 @@ impl ClientWorkload {
         reference_model: &ReferenceModel,
     ) -> Result<(), CheckFailure> {
         let request = &self.requests[index(ticket)];
-        let keys = &self.keys[&request.region];
+        let keys = &self.keys_in(&request.route);
         let answers = match (&request.body, reply) {
             (RequestBody::Get(_), ClientReply::Got(value)) => {
                 vec![RegisterAnswer::Seen(value.clone())]
@@ -285,9 +317,19 @@ impl ClientWorkload {
                     .map(|key| RegisterAnswer::Seen(rows.get(key).copied().cloned()))
                     .collect()
             }
+            (RequestBody::Split(_), ClientReply::Wrote(ApplyOutcome::Done)) => {
+                let result = reference_model.result(ticket);
+                if result != Some(&ProposalResult::Split) {
+                    return Err(format!("ticket {ticket} was told of a split, did {result:?}"));
+                }
+                Vec::new()
+            }
             (RequestBody::Write(_), ClientReply::Wrote(outcome)) => {
-                let Some(results) = reference_model.results(ticket) else {
+                let Some(result) = reference_model.result(ticket) else {
                     return Err(format!("ticket {ticket} was served and not applied: {outcome:?}"));
+                };
+                let ProposalResult::Done(results) = result else {
+                    return Err(format!("ticket {ticket} did {result:?}, was told {outcome:?}"));
                 };
                 if !is_outcome_of(outcome, results) {
                     return Err(format!("ticket {ticket} did {results:?}, was told {outcome:?}"));
@@ -311,16 +353,24 @@ impl ClientWorkload {
 
     /// Takes a refused request out of the history and learns from the refusal.
     fn refuse(&mut self, ticket: Ticket, reject: &Reject) {
+        self.tally.refused += 1;
         let request = &mut self.requests[index(ticket)];
-        let (owner, region) = (request.owner, request.region);
+        request.state = RequestState::Refused;
+        let (owner, region) = (request.owner, request.region());
         for call in request.calls.drain(..) {
             self.history.forget(call);
         }
         self.forget_leader(owner, region);
-        if let (Reject::NotLeader { leader: Some(leader) }, RequestOwner::Client(client)) =
-            (reject, owner)
-        {
-            self.clients[client].leaders.insert(region, layout::place(leader.store));
+        let RequestOwner::Client(client) = owner else { return };
+        let SimClient { cache, leaders, .. } = &mut self.clients[client];
+        match reject {
+            Reject::NotLeader { leader: Some(leader) } => {
+                leaders.insert(region, layout::place(leader.store));
+            }
+            Reject::EpochNotMatch { current } => current.iter().for_each(|it| cache.learn(it)),
+            Reject::KeyNotInRegion { descriptor, .. } => cache.learn(descriptor),
+            Reject::RegionNotFound(_) => cache.forget(region),
+            _ => {}
         }
     }
 
@@ -338,22 +388,21 @@ impl ClientWorkload {
     }
 
     /// Mostly where the leader is thought to be; seldom a store that need not have the region.
-    fn choose_store(&mut self, client: usize, region: RegionId) -> usize {
+    fn choose_store(&mut self, client: usize, region: &Descriptor) -> usize {
         if self.rng.u8(..64) == 0 {
             return self.rng.usize(..self.stores);
         }
-        if let Some(store) = self.clients[client].leaders.get(&region) {
+        if let Some(store) = self.clients[client].leaders.get(&region.id) {
             return *store;
         }
         let store = self.any_replica(region);
         // The first target is asked again, until it refuses.
-        self.clients[client].leaders.insert(region, store);
+        self.clients[client].leaders.insert(region.id, store);
         store
     }
 
-    fn any_replica(&mut self, region: RegionId) -> usize {
-        let peers = &self.regions[&region].peers;
-        layout::place(peers[self.rng.usize(..peers.len())].store)
+    fn any_replica(&mut self, region: &Descriptor) -> usize {
+        layout::place(region.peers[self.rng.usize(..region.peers.len())].store)
     }
 }
 

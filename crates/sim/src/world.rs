@@ -4,7 +4,7 @@ use std::fmt::Arguments;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use flotilla_region::{Descriptor, MessageKind, RegionId, Ticket};
+use flotilla_region::{MessageKind, RegionId, Ticket};
 
 use crate::clock::LocalClock;
 use crate::event_queue::{EventQueue, SimTime};
@@ -22,6 +22,7 @@ use crate::workload::ClientWorkload;
 
 mod fault_injection;
 mod messaging;
+mod splitting;
 
 /// Between two beats of an oracle.
 const TICK_US: u64 = 100_000;
@@ -81,6 +82,8 @@ enum SimEvent {
         incarnation: u64,
     },
     Start(usize),
+    /// An operator splits a region.
+    Split,
 }
 
 /// Whether a store stands still.
@@ -122,7 +125,6 @@ pub(crate) struct SimWorld {
     stamps: GrantedTimestamps,
     trace: Trace,
     swarm: Swarm,
-    settings: Arc<RunSettings>,
     /// Decides what has no generator of its own.
     rng: Rng,
     pauses: Vec<PauseState>,
@@ -145,6 +147,9 @@ impl SimWorld {
             swarm.weight,
             rng.fork(),
         );
+        let reference_model = ReferenceModel::new(&settings.regions);
+        let system = &settings.regions[0];
+        let oracles = (0..stores).map(|place| TsoOracle::new(place, system.clone())).collect();
         let settings = Arc::new(settings);
         let node = |place: usize| {
             let clock = LocalClock::new(swarm.drift_ppm[place], rng.u64(..10_000_000));
@@ -153,14 +158,13 @@ impl SimWorld {
         let mut world = Self {
             event_queue: EventQueue::new(),
             nodes: (0..stores).map(node).collect(),
-            oracles: (0..stores).map(TsoOracle::new).collect(),
+            oracles,
             network: Network::new(stores, swarm.conditions, rng.fork()),
             workload,
-            reference_model: ReferenceModel::default(),
+            reference_model,
             stamps: GrantedTimestamps::default(),
             trace,
             swarm,
-            settings,
             rng,
             pauses: (0..stores).map(|_| PauseState::default()).collect(),
             counts: EventCounts::default(),
@@ -187,6 +191,7 @@ impl SimWorld {
         }
         self.schedule_fault();
         self.schedule_extra_fault();
+        self.schedule_split();
     }
 
     pub(crate) fn now(&self) -> SimTime {
@@ -203,10 +208,6 @@ impl SimWorld {
 
     pub(crate) fn nodes(&self) -> &[SimNode] {
         &self.nodes
-    }
-
-    pub(crate) fn regions(&self) -> &[Descriptor] {
-        &self.settings.regions
     }
 
     pub(crate) fn workload(&self) -> &ClientWorkload {
@@ -288,6 +289,7 @@ impl SimWorld {
                 }
             }
             SimEvent::InjectFault(fault) => self.inject(fault)?,
+            SimEvent::Split => self.split_by_hand()?,
             SimEvent::Resume { store, incarnation } => {
                 if self.nodes[store].incarnation() == incarnation {
                     self.resume(store)?;

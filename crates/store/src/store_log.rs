@@ -325,14 +325,7 @@ impl UncheckpointedLog {
             "region {parent}: entry {} is applied and not committed",
             birth.index
         );
-        // The same step may have written a later one, which knows the split as committed as well.
-        let is_written = self.hard_state_writes.get(&parent_peer).is_some_and(|last| {
-            let (written, wanted) = (last.hard_state, birth.parent_hard_state);
-            written.term >= wanted.term && written.commit >= wanted.commit
-        });
-        if !is_written {
-            self.add_hard_state(parent, parent_peer, birth.parent_hard_state, batch);
-        }
+        self.add_hard_state(parent, parent_peer, birth.parent_hard_state, batch);
         // The split was applied again: the log has the replica, and maybe a vote that it has given.
         if self.unborn.remove(&birth.peer) {
             return;

@@ -5,6 +5,7 @@ use crate::admin_command::{AdminCommand, SplitCommand, SplitRegions};
 use crate::convert;
 use crate::descriptor::Space;
 use crate::effects::{NewReplica, ReplicaBirth, SplitWish};
+use crate::entry::HardState;
 use crate::epoch;
 use crate::error::Reject;
 use crate::event::RequestPrecondition;
@@ -72,8 +73,6 @@ impl Replica {
         self.proposals.reject_queued(&why, |ticket, why| step.reject(ticket, why));
         step.effects.ranges.push(self.descriptor.clone());
         let parent = (self.descriptor.id, self.me.id);
-        let parent_hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
-        assert!(parent_hard_state.commit >= index, "a split is applied that is not committed");
         for child in children {
             // Two replicas of one store that hold a key would both answer for it.
             assert!(
@@ -84,17 +83,29 @@ impl Replica {
             );
             // The replicas of a child are on the stores of its parent's.
             let Some(peer) = child.peer_on(self.me.store) else { continue };
-            step.effects.births.push(ReplicaBirth {
+            self.births.push(ReplicaBirth {
                 region: child.id,
                 peer: peer.id,
                 hard_state: RecoveredReplica::hard_state_of_split(),
                 parent,
-                parent_hard_state,
+                parent_hard_state: HardState::default(),
                 index,
             });
             let campaigns = self.consensus.is_leader();
             step.effects.created.push(NewReplica { descriptor: child, peer: peer.id, campaigns });
         }
         step.stats.splits += 1;
+    }
+
+    /// Hands the births of this step out.
+    pub(super) fn bear(&mut self, step: &mut StepContext<'_>) {
+        // As it is behind the writes of this step, which lie before the births in the batch: other
+        // events may have raised it since the split was told of.
+        let parent_hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
+        for birth in self.births.drain(..) {
+            let commit = parent_hard_state.commit;
+            assert!(commit >= birth.index, "a split is applied that is not committed");
+            step.effects.births.push(ReplicaBirth { parent_hard_state, ..birth });
+        }
     }
 }

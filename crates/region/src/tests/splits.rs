@@ -151,6 +151,47 @@ fn a_leader_that_is_cut_off_amid_a_split_serves_nothing_stale() {
     }
 }
 
+/// The births of a step lie behind its writes in the log, and repeat the parent's state: a commit
+/// index that was raised in the same step does not go back.
+#[test]
+fn a_birth_does_not_take_a_commit_back() {
+    let mut shard = Shard::new(Config::default());
+    let (region, peer) = (descriptor(1), descriptor(1).peers[0].id);
+    shard.create(Time(0), RecoveredReplica::fresh(region.clone(), peer), true).unwrap();
+    let mut now = 0;
+    let mut step = |events: Vec<Event>| {
+        let mut effects = Effects::default();
+        now += 1;
+        shard.step(Time(now), events.into_iter(), &mut effects);
+        effects
+    };
+    let persisted = |effects: &Effects| -> Vec<Event> {
+        let writes = effects.log.iter();
+        writes.map(|write| Event::Persisted { region: REGION, number: write.number }).collect()
+    };
+    let voted = step(vec![]);
+    let led = step(persisted(&voted));
+    let committed = step(persisted(&led));
+    let applied = Event::Applied { region: REGION, index: Index(1), changes: vec![], size: None };
+    step([persisted(&committed), vec![applied]].concat());
+    let mut split = halves("m", 1);
+    split.children[0].peers.truncate(1);
+    let regions = split.divide(&region).unwrap();
+    let proposed = step(vec![Event::Split { region: REGION, ticket: Ticket(1), split }]);
+    let committed = step(persisted(&proposed));
+    assert_eq!(committed.apply[0].entries[0].entry.index, Index(2));
+    let precondition = RequestPrecondition::default();
+    let command = Bytes::from_static(b"a");
+    let put = Event::Propose { region: REGION, ticket: Ticket(2), precondition, command };
+    let proposed = step([persisted(&committed), vec![put]].concat());
+    let changes = vec![RegionChange::Split { index: Index(2), regions }];
+    let applied = Event::Applied { region: REGION, index: Index(2), changes, size: None };
+    let effects = step([vec![applied], persisted(&proposed)].concat());
+    let written = effects.log.last().unwrap().hard_state.unwrap();
+    assert_eq!(written.commit, Index(3));
+    assert_eq!(effects.births[0].parent_hard_state, written);
+}
+
 /// A start keeps a vote that it finds in the log of a replica whose birth its rows do not have: the
 /// replica does not vote twice in a term.
 #[test]

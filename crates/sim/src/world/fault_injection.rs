@@ -53,6 +53,7 @@ impl SimWorld {
         } else {
             self.schedule_fault();
         }
+        let fault = self.aim(fault);
         self.say(format_args!("{fault:?}"));
         self.counts.faults += 1;
         match fault {
@@ -105,6 +106,15 @@ impl SimWorld {
         Ok(())
     }
 
+    /// Turns a fault of one of the first regions into one of a region that has come of it.
+    fn aim(&mut self, mut fault: Fault) -> Fault {
+        if let Some(region) = fault.region_mut() {
+            let all: Vec<_> = self.reference_model.descendants(*region).collect();
+            *region = self.swarm.splits.choose(&all);
+        }
+        fault
+    }
+
     /// The machine of a leader is suspended, and cut off when it comes back.
     fn suspend(&mut self, region: RegionId, us: u64) {
         let Some(leader) = self.leader(region) else { return };
@@ -127,9 +137,7 @@ impl SimWorld {
     /// A message with a term that cannot be, in the name of a member. A replica without a log would
     /// have to believe it.
     fn send_wild_term(&mut self, region: RegionId, ends: [usize; 2], kind: MessageKind, term: u64) {
-        let Some(described) = self.settings.regions.iter().find(|other| other.id == region) else {
-            return;
-        };
+        let Some(described) = self.reference_model.descriptor(region) else { return };
         let [from, to] = ends.map(|end| described.peers[end % described.peers.len()]);
         let status = self.nodes[layout::place(to.store)].status(region);
         if from == to || status.is_none_or(|status| status.last == Index(0)) {
@@ -270,8 +278,7 @@ impl SimWorld {
     fn force_second_leader(&mut self, region: RegionId, us: u64) {
         let Some(leader) = self.leader(region) else { return };
         self.schedule_probes(region, leader);
-        let mut regions = self.settings.regions.iter();
-        let peers = regions.find(|other| other.id == region).map(|region| region.peers.iter());
+        let peers = self.reference_model.descriptor(region).map(|region| region.peers.iter());
         let places = peers.into_iter().flatten().map(|peer| layout::place(peer.store));
         let mut places: Vec<_> = places.filter(|place| *place != leader).collect();
         self.rng.shuffle(&mut places);
@@ -297,7 +304,9 @@ impl SimWorld {
 
     pub(super) fn probe(&mut self, region: RegionId, leader: usize, times: u32) {
         if self.has_faults && times > 0 {
-            for ticket in self.workload.probe(region, leader) {
+            let described = self.reference_model.descriptor(region);
+            let sent = described.map(|region| self.workload.probe(region, leader));
+            for ticket in sent.into_iter().flatten() {
                 self.schedule(1, SimEvent::Arrive(ticket));
             }
             let delay_us = self.rng.u64(1..2 * PROBE_US);
@@ -312,7 +321,7 @@ impl SimWorld {
         }
     }
 
-    fn leader(&self, region: RegionId) -> Option<usize> {
+    pub(super) fn leader(&self, region: RegionId) -> Option<usize> {
         let leads =
             |node: &SimNode| node.status(region).is_some_and(|status| status.role == Role::Leader);
         self.nodes.iter().position(leads)
@@ -332,7 +341,7 @@ impl SimWorld {
     }
 
     /// A store whose disk fails soon is dead at the latest then.
-    fn schedule_power_loss(&mut self, store: usize) {
+    pub(super) fn schedule_power_loss(&mut self, store: usize) {
         let incarnation = self.nodes[store].incarnation();
         let delay_us = self.rng.u64(1..=CUT_US_MAX);
         self.schedule(delay_us, SimEvent::DelayedPowerLoss { store, incarnation });

@@ -82,7 +82,7 @@ impl SimWorld {
 
     pub(super) fn issue_request(&mut self, client: usize) {
         if self.clients_active {
-            let ticket = self.workload.next_request(client);
+            let ticket = self.workload.next_request(client, &self.reference_model);
             self.schedule(CLIENT_TIMEOUT_US, SimEvent::ClientTimeout { client, ticket });
             let delay_us = self.rng.u64(1..=REQUEST_DELAY_US_MAX);
             self.schedule(delay_us, SimEvent::Arrive(ticket));

@@ -70,21 +70,6 @@ fn the_new_region_has_its_rows_and_the_old_one_the_rest() {
     assert_eq!(store.region_digest(RegionId(CHILD)).unwrap().0, SPLIT_INDEX);
 }
 
-/// The step that applies a split may write a later commit index of the parent before the birth.
-#[test]
-fn a_birth_does_not_take_back_what_its_step_has_written() {
-    let fs = FaultFs::new(0);
-    let (store, _) = open(&fs);
-    let entries = [ops(1, &[put("e", "2")]), split_entry(2), ops(3, &[]), ops(4, &[])];
-    append(&store, 2, &entries[..3], 2);
-    store.apply(&[task(2, &entries[..2])]).unwrap();
-    let later = write(2, hard_state(1, 0, 4), &entries[3..]);
-    store.write_log(&[later], &[birth(2)], &[]).wait().unwrap();
-    drop(store);
-    let (_, found) = begin_all(try_directory(&fs, config()).unwrap(), &regions()).unwrap();
-    assert_eq!(of(&found, 2).hard_state.commit, Index(4));
-}
-
 #[test]
 fn proposals_and_splits_of_another_version_have_no_effect() {
     let (store, _) = open(&FaultFs::new(0));

@@ -1,0 +1,87 @@
+//! Comparisons of a store with the reference model, and with itself.
+
+use flotilla_region::{Index, RegionId, Shard};
+
+use super::SimNode;
+use crate::executor;
+use crate::layout;
+use crate::reference_model::{CheckFailure, ReferenceModel};
+use crate::task::StopReason;
+
+impl SimNode {
+    /// A replica's applied index and the hash of its rows.
+    pub(crate) fn digest(&self, region: RegionId) -> Result<(Index, u64), CheckFailure> {
+        let running = self.running.as_ref().ok_or("the store is down")?;
+        running.executor.store().region_digest(region).map_err(|error| error.to_string())
+    }
+
+    /// Proves the page store whole.
+    pub(crate) fn check(&self) -> Result<(), CheckFailure> {
+        let Some(running) = &self.running else { return Ok(()) };
+        let store = layout::id(self.place);
+        running
+            .executor
+            .store()
+            .check()
+            .map(|_| ())
+            .map_err(|error| format!("store {store}: {error}"))
+    }
+
+    /// Compares a region's rows with what its log makes of them.
+    pub(crate) fn compare(
+        &self,
+        region: RegionId,
+        reference_model: &ReferenceModel,
+    ) -> Result<(), StopReason> {
+        let Some(running) = &self.running else { return Ok(()) };
+        let broken = |what: String| {
+            let store = layout::id(self.place);
+            StopReason::CheckFailure(format!("store {store}, region {region}: {what}"))
+        };
+        let store = running.executor.store();
+        let view = store.read();
+        let found = view
+            .region(region, None)
+            .and_then(|region| executor::rows(&region))
+            .map_err(|error| broken(error.to_string()))?;
+        let (index, _) = self.digest(region).map_err(broken)?;
+        let expected = reference_model.descriptor_at(region, index);
+        let here = view.region(region, None).map_err(|error| broken(error.to_string()))?;
+        if expected != Some(here.descriptor()) {
+            let here = here.descriptor();
+            return Err(broken(format!("at index {index} it is {here:?} and not {expected:?}")));
+        }
+        let mut expected = reference_model.rows(region, index);
+        let same = found.iter().all(|(key, value)| expected.next() == Some((key, value)));
+        if same && expected.next().is_none() {
+            return Ok(());
+        }
+        let expected: Vec<_> = reference_model.rows(region, index).collect();
+        Err(broken(format!("at index {index} it holds {found:?} and not {expected:?}")))
+    }
+
+    /// Compares all regions of the rows, and that they do not overlap.
+    pub(super) fn compare_all(&self, reference_model: &ReferenceModel) -> Result<(), StopReason> {
+        let Some(running) = &self.running else { return Ok(()) };
+        let regions = running.executor.store().descriptors();
+        let regions = regions.map_err(|error| self.stop(&error))?;
+        for (nth, one) in regions.iter().enumerate() {
+            if let Some(other) = regions[..nth].iter().find(|other| layout::overlap(one, other)) {
+                return Err(StopReason::CheckFailure(format!("{one:?} and {other:?} overlap")));
+            }
+            self.compare(one.id, reference_model)?;
+        }
+        Ok(())
+    }
+}
+
+/// No key is in two regions of the core.
+pub(super) fn check_disjoint(shard: &Shard) -> Result<(), CheckFailure> {
+    let regions: Vec<_> = shard.regions().filter_map(|region| shard.descriptor(region)).collect();
+    for (nth, one) in regions.iter().enumerate() {
+        if let Some(other) = regions[..nth].iter().find(|other| layout::overlap(one, other)) {
+            return Err(format!("the core has {one:?} and {other:?}, which overlap"));
+        }
+    }
+    Ok(())
+}

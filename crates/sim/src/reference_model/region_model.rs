@@ -1,0 +1,204 @@
+//! One region's agreed log, and what it makes.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use flotilla_kv::raw::{self, RawOp};
+use flotilla_region::entry_data;
+use flotilla_region::{
+    AdminCommand, Committed, Descriptor, Index, LogEntry, RegionId, SPLIT_INDEX, SplitCommand,
+    SplitRegions, Ticket,
+};
+
+use super::{CheckFailure, OpResult, ProposalResult};
+use crate::trace::{digest, mix};
+
+/// One region's log and what it makes.
+#[derive(Debug)]
+pub(super) struct RegionModel {
+    /// The forms of the region, each with the index that made it.
+    descriptors: Vec<(Index, Descriptor)>,
+    /// The one of the first regions that this one has come of.
+    root: RegionId,
+    /// The entry before the first.
+    born: Index,
+    /// By index, the one behind `born` at 0.
+    entries: Vec<AgreedEntry>,
+    /// The values that each key has had, each with the index that made it.
+    values: BTreeMap<Bytes, Vec<(Index, Option<Bytes>)>>,
+}
+
+/// The entry at one index.
+#[derive(Debug)]
+struct AgreedEntry {
+    print: u64,
+    /// The results of each proposal.
+    results: Vec<ProposalResult>,
+}
+
+/// The results of an entry, and the regions that it has made.
+type EntryResults = (Vec<ProposalResult>, Vec<RegionModel>);
+
+impl RegionModel {
+    /// One of the first regions of a cluster.
+    pub(super) fn first(descriptor: Descriptor) -> Self {
+        let (born, root) = (Index(0), descriptor.id);
+        let descriptors = vec![(born, descriptor)];
+        Self { descriptors, root, born, entries: Vec::new(), values: BTreeMap::new() }
+    }
+
+    pub(super) fn root(&self) -> RegionId {
+        self.root
+    }
+
+    pub(super) fn newest(&self) -> &Descriptor {
+        &self.descriptors.last().expect("a region has a form from its birth on").1
+    }
+
+    pub(super) fn descriptor_at(&self, index: Index) -> Option<&Descriptor> {
+        let form = self.descriptors.iter().rev().find(|(from, _)| *from <= index)?;
+        Some(&form.1)
+    }
+
+    pub(super) fn results(&self, index: Index) -> &[ProposalResult] {
+        &self.entries[(index.0 - self.born.0) as usize - 1].results
+    }
+
+    pub(super) fn rows(&self, index: Index) -> impl Iterator<Item = (&Bytes, &Bytes)> {
+        self.values.iter().filter_map(move |(key, values)| {
+            let (_, value) = values.iter().rev().find(|(from, _)| *from <= index)?;
+            Some((key, value.as_ref()?))
+        })
+    }
+
+    /// Takes the next entry, or compares one that is known. Returns the regions that it has made.
+    pub(super) fn agree(&mut self, entry: &LogEntry) -> Result<Vec<Self>, CheckFailure> {
+        // The term counts as well: entries of equal bytes and different terms are different ones.
+        let print = mix(entry.term.0) ^ digest(&entry.data);
+        let known = self.born.0 + self.entries.len() as u64;
+        match entry.index.0 {
+            index if index <= self.born.0 => Err(format!("applies entry {index}")),
+            index if index <= known => {
+                if self.entries[(index - self.born.0) as usize - 1].print == print {
+                    return Ok(Vec::new());
+                }
+                let Index(index) = entry.index;
+                Err(format!("entry {index} of term {} is not what another applied", entry.term))
+            }
+            index if index == known + 1 => {
+                let (results, born) = self.apply(entry)?;
+                self.entries.push(AgreedEntry { print, results });
+                Ok(born)
+            }
+            // Replicas apply in order, so all entries below the newest known one are known: this
+            // replica left some out.
+            index => Err(format!("applies entry {index} while only {known} are known")),
+        }
+    }
+
+    /// Checks that each ticket is on the proposal that it was given for.
+    pub(super) fn compare_tickets(
+        &self,
+        committed: &Committed,
+        command: &impl Fn(Ticket) -> Option<Bytes>,
+    ) -> Result<(), CheckFailure> {
+        let index = committed.entry.index;
+        // Proposed elsewhere, or before a crash that forgot the tickets.
+        if committed.tickets.is_empty() {
+            return Ok(());
+        }
+        let data = &committed.entry.data;
+        let commands: Vec<Bytes> = if AdminCommand::is_in(data) {
+            vec![data.clone()]
+        } else {
+            entry_data::proposals(data).flatten().map(|proposal| proposal.command).collect()
+        };
+        if commands.len() != committed.tickets.len() {
+            let (commands, tickets) = (commands.len(), committed.tickets.len());
+            return Err(format!("entry {index} has {commands} proposals and {tickets} tickets"));
+        }
+        for (ticket, proposed) in committed.tickets.iter().zip(commands) {
+            if command(*ticket) != Some(proposed) {
+                return Err(format!("ticket {ticket} came out with another's proposal at {index}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the next entry and says what its proposals did.
+    fn apply(&mut self, entry: &LogEntry) -> Result<EntryResults, CheckFailure> {
+        let unreadable = |_| format!("entry {} cannot be read", entry.index);
+        if let Some(command) = AdminCommand::decode(&entry.data).map_err(unreadable)? {
+            let AdminCommand::Split(split) = command;
+            return Ok(self.split(entry.index, &split));
+        }
+        let mut results = Vec::new();
+        for proposal in entry_data::proposals(&entry.data) {
+            let proposal = proposal.map_err(unreadable)?;
+            let ops = raw::decode(proposal.command).map_err(unreadable)?;
+            // Each replica has the same version at this place of the log.
+            results.push(if proposal.version == self.newest().epoch.version {
+                let ops = ops.into_iter().map(|op| self.change(entry.index, op));
+                ProposalResult::Done(ops.collect())
+            } else {
+                ProposalResult::Rejected
+            });
+        }
+        Ok((results, Vec::new()))
+    }
+
+    fn split(&mut self, index: Index, split: &SplitCommand) -> EntryResults {
+        let Ok(SplitRegions { parent, children }) = split.divide(self.newest()) else {
+            return (vec![ProposalResult::Rejected], Vec::new());
+        };
+        let rows: BTreeMap<Bytes, Bytes> =
+            self.rows(index).map(|(key, value)| (key.clone(), value.clone())).collect();
+        let child = |descriptor: Descriptor| {
+            let here = rows.iter().filter(|(key, _)| descriptor.contains(key));
+            let values = here
+                .map(|(key, value)| (key.clone(), vec![(SPLIT_INDEX, Some(value.clone()))]))
+                .collect();
+            let descriptors = vec![(SPLIT_INDEX, descriptor)];
+            let entries = Vec::new();
+            Self { descriptors, root: self.root, born: SPLIT_INDEX, entries, values }
+        };
+        let children = children.into_iter().map(child).collect();
+        for key in rows.keys().filter(|key| !parent.contains(key)) {
+            self.set(index, key.clone(), None);
+        }
+        self.descriptors.push((index, parent));
+        (vec![ProposalResult::Split], children)
+    }
+
+    fn change(&mut self, index: Index, op: RawOp) -> OpResult {
+        match op {
+            RawOp::Put { key, value } => self.set(index, key, Some(value)),
+            RawOp::Delete { key } => self.set(index, key, None),
+            RawOp::DeleteRange { start, end } => {
+                let region = self.newest();
+                let inside = |key: &&Bytes| {
+                    region.contains(key)
+                        && **key >= start
+                        && end.as_ref().is_none_or(|end| **key < *end)
+                };
+                let keys: Vec<_> = self.values.keys().filter(inside).cloned().collect();
+                keys.into_iter().for_each(|key| self.set(index, key, None));
+            }
+            RawOp::CompareAndSwap { key, expected, value } => {
+                let values = self.values.get(&key).and_then(|values| values.last());
+                let previous = values.and_then(|(_, value)| value.clone());
+                let succeeded = previous == expected;
+                if succeeded {
+                    self.set(index, key, value);
+                }
+                return OpResult::Swapped { succeeded, previous };
+            }
+        }
+        OpResult::Done
+    }
+
+    fn set(&mut self, index: Index, key: Bytes, value: Option<Bytes>) {
+        // All values are kept: a replica is compared at its own index, which may be far behind.
+        self.values.entry(key).or_default().push((index, value));
+    }
+}
