@@ -22,6 +22,8 @@ pub enum Operation {
     Write,
     /// The file is synced.
     Sync,
+    /// Bytes are written back.
+    WriteBack,
     /// Room is reserved.
     Allocate,
     /// The file is cut or grown.
@@ -91,6 +93,9 @@ impl File for HookedFile {
     }
     fn sync(&self) -> io::Result<()> {
         self.before(Operation::Sync).sync()
+    }
+    fn write_back(&self, range: Range<u64>) -> io::Result<()> {
+        self.before(Operation::WriteBack).write_back(range)
     }
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
         self.before(Operation::Allocate).allocate(range)
