@@ -16,6 +16,8 @@ pub enum Metric {
     P99Us,
     /// 99.9 % took at most so many us.
     P999Us,
+    /// 99.99 % took at most so many us.
+    P9999Us,
     /// CPU time of all threads, ns an entry.
     CpuNsPerEntry,
     /// Seconds until the log is open.
@@ -44,6 +46,7 @@ impl Metric {
             Metric::P50Us => "p50 us",
             Metric::P99Us => "p99 us",
             Metric::P999Us => "p99.9 us",
+            Metric::P9999Us => "p99.99 us",
             Metric::CpuNsPerEntry => "cpu ns/entry",
             Metric::OpenSeconds => "open s",
             Metric::WrittenPerByte => "written/byte",
