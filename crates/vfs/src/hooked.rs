@@ -106,6 +106,9 @@ impl File for HookedFile {
     fn will_need(&self, range: Range<u64>) {
         self.0.will_need(range);
     }
+    fn advise_random(&self) {
+        self.0.advise_random();
+    }
     fn len(&self) -> io::Result<u64> {
         self.0.len()
     }

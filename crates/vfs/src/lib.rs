@@ -231,6 +231,12 @@ pub trait File: Send + Sync + Debug {
         Ok(None)
     }
 
+    /// Announces that views of the file are going to be read at random: a page fault of theirs
+    /// brings in one page of the kernel, and not as much around it as the disk is set up to read
+    /// ahead. A reader that knows its next pages announces them by [`File::will_need`]. Only a
+    /// hint.
+    fn advise_random(&self) {}
+
     /// The file from its beginning on, mapped for reading `len` bytes long, which may be far beyond
     /// its end: later writes there are seen through the same map. Nothing where mapping is not
     /// possible, or is switched off.

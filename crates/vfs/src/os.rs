@@ -328,6 +328,12 @@ impl File for OsFile {
         }
     }
 
+    fn advise_random(&self) {
+        if let Some(maps) = &self.maps {
+            maps.advise_random();
+        }
+    }
+
     fn len(&self) -> io::Result<u64> {
         map::len_of(&self.file)
     }

@@ -116,6 +116,10 @@ impl<F: File> File for WithPath<F> {
     fn will_need(&self, range: Range<u64>) {
         self.file.will_need(range);
     }
+
+    fn advise_random(&self) {
+        self.file.advise_random();
+    }
 }
 
 #[cfg(test)]
