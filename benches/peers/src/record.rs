@@ -18,6 +18,8 @@ pub enum Metric {
     P999Us,
     /// 99.99 % took at most so many us.
     P9999Us,
+    /// KiB read from the disk for each call.
+    ReadKibPerCall,
     /// CPU time of all threads, ns an entry.
     CpuNsPerEntry,
     /// Seconds until the log is open.
@@ -47,6 +49,7 @@ impl Metric {
             Metric::P99Us => "p99 us",
             Metric::P999Us => "p99.9 us",
             Metric::P9999Us => "p99.99 us",
+            Metric::ReadKibPerCall => "read KiB/call",
             Metric::CpuNsPerEntry => "cpu ns/entry",
             Metric::OpenSeconds => "open s",
             Metric::WrittenPerByte => "written/byte",
