@@ -16,8 +16,10 @@ use std::time::{Duration, Instant};
 
 /// The workload's name.
 pub const NAME: &str = "fetch";
-const ENTRY_BYTES: usize = 1024;
-const GROUPS: u64 = 16;
+/// Bytes of an entry.
+pub const ENTRY_BYTES: usize = 1024;
+/// Groups of the log.
+pub const GROUPS: u64 = 16;
 const WARM_UP: Duration = Duration::from_millis(300);
 /// Entries in a range, and in a large append.
 const RANGE: u64 = 64;
@@ -110,7 +112,12 @@ fn once(
     Ok(measured)
 }
 
-fn read(log: &dyn RaftLog, case: &Case, per_group: u64, time: Duration) -> Result<Measured> {
+/// Reads at random for `time`.
+///
+/// # Errors
+///
+/// Errors of the engine, or if it returns another number of bytes.
+pub fn read(log: &dyn RaftLog, case: &Case, per_group: u64, time: Duration) -> Result<Measured> {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut latency = load::histogram();
     let expected = Fetched { entries: case.entries, bytes: case.entries * ENTRY_BYTES as u64 };

@@ -8,6 +8,7 @@ mod append;
 mod bench;
 mod child;
 mod churn;
+mod cold;
 mod data;
 mod engines;
 mod fetch;
@@ -76,6 +77,8 @@ enum Workload {
     Append,
     /// Reads: ranges and random entries.
     Fetch,
+    /// Reads of a log that is larger than memory, in a cgroup.
+    Cold,
     /// Opening a log: after a clean close, after kill -9.
     Open,
     /// Memory of a million entries.
@@ -85,6 +88,9 @@ enum Workload {
     /// Opens a log in a process of its own; the other workloads start it.
     #[command(hide = true)]
     Child(child::Task),
+    /// Reads a log in a process of its own, with little memory; `cold` starts it.
+    #[command(hide = true)]
+    ColdChild(cold::Task),
 }
 
 fn main() -> ExitCode {
@@ -100,6 +106,9 @@ fn main() -> ExitCode {
 fn run(options: Options) -> Result<()> {
     if let Workload::Child(task) = &options.workload {
         return child::be(task);
+    }
+    if let Workload::ColdChild(task) = &options.workload {
+        return cold::be(task);
     }
     let dir = tempfile::Builder::new().prefix("peers-").tempdir_in(&options.dir)?;
     let quick = options.quick;
@@ -130,16 +139,18 @@ fn measure_all(workload: &Workload, bench: &mut Bench) -> Result<()> {
         Workload::All => {
             append::run(bench)?;
             fetch::run(bench)?;
+            cold::run(bench)?;
             open::run_memory(bench)?;
             open::run(bench)?;
             churn::run(bench)
         }
         Workload::Append => append::run(bench),
         Workload::Fetch => fetch::run(bench),
+        Workload::Cold => cold::run(bench),
         Workload::Open => open::run(bench),
         Workload::Memory => open::run_memory(bench),
         Workload::AppendCompactPurge => churn::run(bench),
-        Workload::Child(_) => Ok(()),
+        Workload::Child(_) | Workload::ColdChild(_) => Ok(()),
     }
 }
 

@@ -16,6 +16,10 @@ pub enum Metric {
     P99Us,
     /// 99.9 % took at most so many us.
     P999Us,
+    /// 99.99 % took at most so many us.
+    P9999Us,
+    /// KiB read from the disk for each call.
+    ReadKibPerCall,
     /// CPU time of all threads, ns an entry.
     CpuNsPerEntry,
     /// Seconds until the log is open.
@@ -44,6 +48,8 @@ impl Metric {
             Metric::P50Us => "p50 us",
             Metric::P99Us => "p99 us",
             Metric::P999Us => "p99.9 us",
+            Metric::P9999Us => "p99.99 us",
+            Metric::ReadKibPerCall => "read KiB/call",
             Metric::CpuNsPerEntry => "cpu ns/entry",
             Metric::OpenSeconds => "open s",
             Metric::WrittenPerByte => "written/byte",

@@ -17,8 +17,10 @@ static RECOVERY_THREADS: LazyLock<usize> =
 #[non_exhaustive]
 pub struct Config {
     /// Size at which a segment is full, in bytes; all of it is allocated when the segment is made.
-    /// Default 64 MiB, least 4 KiB, at most 1 GiB. A batch that is larger gets a segment of its
-    /// own size. Purge frees whole segments, so smaller ones free space earlier.
+    /// Default 64 MiB, least 4 KiB, at most 1 GiB. The first segments after opening are shorter, a
+    /// 64th of it and more each time, so that a log of a few records takes little room. A batch
+    /// that is larger gets a segment of its own size. Purge frees whole segments, so smaller ones
+    /// free space earlier.
     pub segment_bytes: u64,
     /// Largest encoded batch, in bytes. Default 64 MiB, at most 1 GiB.
     pub batch_bytes_max: u64,
@@ -30,7 +32,8 @@ pub struct Config {
     /// How many dead segments are recycled: writing to such a file is cheaper than to a new one,
     /// which is filled with zeros first if the log is synced often and little at a time. Default 4.
     /// They count in none of the figures but [`crate::Stats::recycled_segments`], and take up to
-    /// `segment_bytes` of disk each.
+    /// `segment_bytes` of disk each. A dead segment that is much shorter than the next one would be
+    /// is not recycled.
     pub spare_segments: usize,
     /// Appends with more data than this are compressed, in the thread that writes them; see
     /// `docs/log-format.md`. Default 8 KiB: less is too short to become much smaller. `u64::MAX`:

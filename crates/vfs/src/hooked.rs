@@ -22,6 +22,8 @@ pub enum Operation {
     Write,
     /// The file is synced.
     Sync,
+    /// Bytes are written back.
+    WriteBack,
     /// Room is reserved.
     Allocate,
     /// The file is cut or grown.
@@ -92,6 +94,9 @@ impl File for HookedFile {
     fn sync(&self) -> io::Result<()> {
         self.before(Operation::Sync).sync()
     }
+    fn write_back(&self, range: Range<u64>) -> io::Result<()> {
+        self.before(Operation::WriteBack).write_back(range)
+    }
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
         self.before(Operation::Allocate).allocate(range)
     }
@@ -100,6 +105,9 @@ impl File for HookedFile {
     }
     fn will_need(&self, range: Range<u64>) {
         self.0.will_need(range);
+    }
+    fn advise_random(&self) {
+        self.0.advise_random();
     }
     fn len(&self) -> io::Result<u64> {
         self.0.len()

@@ -144,6 +144,18 @@ pub trait File: Send + Sync + Debug {
     /// The system's error; see the module's third rule.
     fn sync(&self) -> io::Result<()>;
 
+    /// Brings the bytes of `range` to the disk and waits until they are there. Only a step towards
+    /// a [`File::sync`], which is quicker afterwards: nothing is durable by it, because neither the
+    /// file's metadata nor the disk's own cache are written. It waits for no other bytes, and makes
+    /// no other file's sync wait.
+    ///
+    /// # Errors
+    ///
+    /// The system's error, which a later sync may not report again; see the module's third rule.
+    fn write_back(&self, _range: Range<u64>) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Reserves space for `range` and grows the file to its end, so that writes there neither fill
     /// the disk nor change metadata. New bytes read as zero.
     ///
@@ -218,6 +230,12 @@ pub trait File: Send + Sync + Debug {
     fn view_mapped(&self, _range: Range<u64>) -> io::Result<Option<View>> {
         Ok(None)
     }
+
+    /// Announces that views of the file are going to be read at random: a page fault of theirs
+    /// brings in one page of the kernel, and not as much around it as the disk is set up to read
+    /// ahead. A reader that knows its next pages announces them by [`File::will_need`]. Only a
+    /// hint.
+    fn advise_random(&self) {}
 
     /// The file from its beginning on, mapped for reading `len` bytes long, which may be far beyond
     /// its end: later writes there are seen through the same map. Nothing where mapping is not

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use parking_lot::RwLock;
@@ -35,6 +35,21 @@ enum ViewSource {
 }
 
 impl View {
+    /// Whether the byte at `offset` is in memory, as [`FileMap::is_resident`] says of a map. Owned
+    /// bytes always are.
+    ///
+    /// # Panics
+    ///
+    /// If the offset does not lie inside the view.
+    #[must_use]
+    pub fn is_resident(&self, offset: usize) -> bool {
+        assert!(offset < self.len, "byte {offset} of a view of {}", self.len);
+        match &self.source {
+            ViewSource::Mapped(map) => is_resident(map, self.start + offset),
+            ViewSource::Owned(_) => true,
+        }
+    }
+
     /// A part of this view.
     ///
     /// # Panics
@@ -125,12 +140,7 @@ impl FileMap {
 
     /// Advises the kernel how the whole map is going to be read. Only a hint.
     pub fn advise(&self, advice: MapAdvice) {
-        // An older or another kernel reads ahead as it always does: only time is lost.
-        #[cfg(unix)]
-        let _ = match advice {
-            MapAdvice::Normal => self.map.advise(memmap2::Advice::Normal),
-            MapAdvice::Random => self.map.advise(memmap2::Advice::Random),
-        };
+        self::advise(&self.map, advice);
     }
 
     /// Whether the byte at `offset` is in the page cache, so that a look at it does not wait for
@@ -192,6 +202,15 @@ fn is_resident(map: &MmapRaw, offset: usize) -> bool {
 #[cfg(not(target_os = "linux"))]
 fn is_resident(_map: &MmapRaw, _offset: usize) -> bool {
     true
+}
+
+fn advise(map: &MmapRaw, advice: MapAdvice) {
+    // An older or another kernel reads ahead as it always does: only time is lost.
+    #[cfg(unix)]
+    let _ = match advice {
+        MapAdvice::Normal => map.advise(memmap2::Advice::Normal),
+        MapAdvice::Random => map.advise(memmap2::Advice::Random),
+    };
 }
 
 impl fmt::Debug for FileMap {
@@ -256,6 +275,8 @@ pub(crate) struct ChunkMaps {
     chunks: RwLock<Vec<Option<Arc<MmapRaw>>>>,
     /// The file is at least this long; saves a system call for each view.
     len_seen: AtomicU64,
+    /// Chunks are read at random.
+    is_random: AtomicBool,
 }
 
 impl ChunkMaps {
@@ -280,6 +301,14 @@ impl ChunkMaps {
     /// Forgets how long the file is. To be called when it was cut.
     pub(crate) fn forget_len(&self) {
         self.len_seen.store(0, Ordering::Release);
+    }
+
+    /// Advises the kernel that all chunks, those of later too, are read at random.
+    pub(crate) fn advise_random(&self) {
+        // Under the lock: a chunk that is mapped meanwhile finds the mark, or is found here.
+        let chunks = self.chunks.write();
+        self.is_random.store(true, Ordering::Relaxed);
+        chunks.iter().flatten().for_each(|map| advise(map, MapAdvice::Random));
     }
 
     fn check_end(&self, file: &fs::File, end: u64) -> io::Result<()> {
@@ -310,6 +339,9 @@ impl ChunkMaps {
         let mut options = MmapOptions::new();
         options.offset(number * CHUNK_BYTES).len(CHUNK_BYTES as usize);
         let map = Arc::new(options.map_raw_read_only(file)?);
+        if self.is_random.load(Ordering::Relaxed) {
+            advise(&map, MapAdvice::Random);
+        }
         chunks[slot] = Some(Arc::clone(&map));
         Ok(map)
     }

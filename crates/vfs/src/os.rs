@@ -251,6 +251,35 @@ impl File for OsFile {
     }
 
     #[cfg(target_os = "linux")]
+    #[allow(unsafe_code)]
+    fn write_back(&self, range: Range<u64>) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        let bytes = range.end.saturating_sub(range.start);
+        let (Ok(begin), Ok(bytes)) = (i64::try_from(range.start), i64::try_from(bytes)) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        if bytes == 0 {
+            // To the kernel, no bytes are all up to the end of the file.
+            return Ok(());
+        }
+        let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+            | libc::SYNC_FILE_RANGE_WRITE
+            | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        loop {
+            // SAFETY: The call takes numbers only and touches no memory of this process; the
+            // descriptor is open as long as `self.file` is.
+            let done = unsafe { libc::sync_file_range(self.file.as_raw_fd(), begin, bytes, flags) };
+            match io::Error::last_os_error() {
+                _ if done == 0 => return Ok(()),
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                // Some file systems cannot: then the sync has more to do.
+                error if error.raw_os_error() == Some(libc::ENOSYS) => return Ok(()),
+                error => return Err(error),
+            }
+        }
+    }
+
+    #[cfg(target_os = "linux")]
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
         if range.is_empty() {
             return Ok(());
@@ -296,6 +325,12 @@ impl File for OsFile {
         if len.is_some() {
             let advice = rustix::fs::Advice::WillNeed;
             rustix::fs::fadvise(&self.file, range.start, len, advice).ok();
+        }
+    }
+
+    fn advise_random(&self) {
+        if let Some(maps) = &self.maps {
+            maps.advise_random();
         }
     }
 

@@ -77,6 +77,10 @@ impl<F: File> File for WithPath<F> {
         self.file.sync().map_err(self.with_path("sync"))
     }
 
+    fn write_back(&self, range: Range<u64>) -> io::Result<()> {
+        self.file.write_back(range).map_err(self.with_path("write back"))
+    }
+
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
         self.file.allocate(range).map_err(self.with_path("reserve space for"))
     }
@@ -111,6 +115,10 @@ impl<F: File> File for WithPath<F> {
 
     fn will_need(&self, range: Range<u64>) {
         self.file.will_need(range);
+    }
+
+    fn advise_random(&self) {
+        self.file.advise_random();
     }
 }
 

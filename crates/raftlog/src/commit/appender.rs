@@ -12,8 +12,9 @@ use crate::format::layout::{
 };
 use crate::index::groups::FrameLocation;
 use crate::index::summary::SegmentSummary;
+use crate::segments::directory::PreallocatedSegment;
 use crate::segments::disk_quota;
-use crate::segments::pool::{AppendFailure, PreallocatedSegment, SegmentPool};
+use crate::segments::pool::{AppendFailure, SegmentPool};
 use crate::segments::segment::{Segment, Segments};
 use crate::segments::unsealed::UnsealedSegment;
 use smallvec::SmallVec;
@@ -201,10 +202,8 @@ impl LogAppender {
     /// Whether frames that do not all fit into the active segment should all go to the next one:
     /// one write and one sync instead of two each, for a little room that stays empty.
     fn should_stay_together(&self, frames: &[&mut Frame]) -> bool {
-        let segment_bytes = self.pool.directory().config.segment_bytes;
         let bytes: u64 = frames.iter().map(|frame| frame.bytes.len() as u64).sum();
-        bytes <= segment_bytes / 16
-            && self.pool.preallocated_bytes().is_some_and(|room| room >= segment_bytes)
+        self.pool.preallocated_bytes().is_some_and(|room| bytes <= room / 16)
     }
 
     fn write(&mut self, frames: &mut [&mut Frame], places: &mut Places) -> io::Result<()> {
@@ -249,6 +248,7 @@ impl LogAppender {
             }
         }
         (active.end, self.next_lsn) = (end, lsn);
+        self.pool.advance(end);
         Ok(())
     }
 
@@ -256,7 +256,8 @@ impl LogAppender {
     fn begin_segment(&mut self, frame: &Frame) -> Result<(), AppendFailure> {
         let bytes = SEGMENT_HEADER_BYTES as u64 + frame.bytes.len() as u64;
         // A full disk is found out here, before anything of the log has changed.
-        let PreallocatedSegment { segment, file_bytes } = self.pool.take(bytes, frame.priority)?;
+        let PreallocatedSegment { segment, file_bytes, .. } =
+            self.pool.take(bytes, frame.priority)?;
         assert!(file_bytes >= bytes, "a segment of {file_bytes} bytes, {bytes} are needed");
         if let Some(active) = self.active.take() {
             let number = segment.number();

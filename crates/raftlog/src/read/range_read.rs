@@ -12,6 +12,7 @@ use crate::format::block::{BlockCodec, PlacedBlock};
 use crate::format::item::{self, AppendHead};
 use crate::format::lz4;
 use crate::read::block_cache::{BlockCache, BlockId};
+use crate::read::read_ahead::{self, RUNS_PER_LOOK};
 use crate::segments::segment::Segment;
 use bytes::Bytes;
 use flotilla_base::prefetch;
@@ -103,6 +104,7 @@ impl<'a> RangeRead<'a> {
         runs: &[EntryRun],
     ) -> Result<bool, Error> {
         let of_all = MappedItems::of_all(segment, runs)?;
+        let mut is_announced = false;
         for (number, run) in runs.iter().enumerate() {
             let own;
             let source = match &of_all {
@@ -114,6 +116,11 @@ impl<'a> RangeRead<'a> {
             };
             if number == 0 || of_all.is_none() {
                 prefetch_item(source.item(run), run, self.wanted.start);
+            }
+            if !is_announced && number.is_multiple_of(RUNS_PER_LOOK) {
+                let rest = if of_all.is_some() { &runs[number..] } else { &runs[number..=number] };
+                let (view, begin) = (&source.view, source.begin);
+                is_announced = read_ahead::look(&*segment.file, view, begin, rest, &self.wanted);
             }
             if let (Some(next), Some(source)) = (runs.get(number + 1), &of_all) {
                 prefetch_item(source.item(next), next, next.first);

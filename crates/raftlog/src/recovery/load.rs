@@ -268,7 +268,6 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::format::layout::SegmentHeader;
-    use crate::segments::directory::SegmentSource;
     use flotilla_vfs::fault::FaultFs;
     use flotilla_vfs::os::OsFs;
     use flotilla_vfs::{FileSystem, OpenMode};
@@ -316,8 +315,7 @@ mod tests {
         let fs = Arc::new(OsFs::new());
         let directory =
             LogDirectory::writable(fs, dir.path(), Config::default()).expect("nobody has it");
-        let made =
-            directory.make(1, 8 << 20, SegmentSource::Allocated, &|| true).expect("there is room");
+        let made = directory.make(1, 8 << 20..=8 << 20, None).expect("there is room").segment;
         let data_end = || made.file.data_end().expect("known");
         let before = data_end();
         let loaded = load(&directory, 1, &mut Vec::new()).expect("it is whole");

@@ -17,8 +17,8 @@ use crate::recovery::background_io::BackgroundIo;
 use crate::recovery::frame_scanner::{self, FrameScanner};
 use crate::recovery::load::{self, LoadedSegment};
 use crate::recovery::report::RecoveryReport;
-use crate::segments::directory::{self, LogDirectory, SegmentListing};
-use crate::segments::pool::{PreallocatedSegment, SegmentPool};
+use crate::segments::directory::{self, LogDirectory, PreallocatedSegment, SegmentListing};
+use crate::segments::pool::SegmentPool;
 use crate::segments::segment::Segments;
 use crate::segments::unsealed::UnsealedSegment;
 use std::sync::Arc;
@@ -150,7 +150,8 @@ fn remove_torn_segments(
         if later.len() == 1 && !end.is_next_touched {
             let file_bytes = last.segment.file.len()?;
             let segment = later.remove(0).segment;
-            return Ok(Some(PreallocatedSegment { segment, file_bytes }));
+            let unwritten = file_bytes..file_bytes;
+            return Ok(Some(PreallocatedSegment { segment, file_bytes, unwritten }));
         }
         directory.remove(last.number())?;
         directory.sync()?;

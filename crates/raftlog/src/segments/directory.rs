@@ -12,19 +12,15 @@ use crate::segments::read_only_fs::ReadOnlyFs;
 use crate::segments::segment::Segment;
 use flotilla_vfs::{File, FileSystem, LockGuard, OpenMode};
 use std::io;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const SUFFIX: &str = ".log";
 const RECYCLED_PREFIX: &str = "spare-";
 const UNFINISHED: &str = "next-segment.tmp";
-/// The length of one write of zeros. The kernel may keep a longer write as one large folio of its
-/// page cache, and then check every block of that folio in every small write that comes later.
-const ZEROS_BYTES: usize = 64 << 10;
-
-/// How many zeros are written before they are synced: a sync of the log in between waits for this
-/// many bytes at most, and not for all of a segment.
-const ZEROS_PER_SYNC: u64 = 256 << 10;
+/// The unit in which a file system maps and writes a file, mostly.
+const BLOCK_BYTES: u64 = 4096;
 
 /// The file that is locked while a process may write.
 pub(crate) const LOCK_FILE: &str = "LOCK";
@@ -54,15 +50,13 @@ pub(crate) struct SegmentListing {
     pub(crate) recycled: Vec<u64>,
 }
 
-/// The source of a segment's file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SegmentSource {
-    /// Allocated blocks that read as zeros, and are not written before frames are.
-    Allocated,
-    /// Written zeros: a sync of frames writes their bytes only, and no metadata of the file system.
-    ZeroFilled,
-    /// A recycled segment, with this number in its name.
-    Recycled(u64),
+/// A segment without frames.
+#[derive(Debug)]
+pub(crate) struct PreallocatedSegment {
+    pub(crate) segment: Segment,
+    pub(crate) file_bytes: u64,
+    /// The rest of the file, as far as it was never written: allocated blocks that read as zeros.
+    pub(crate) unwritten: Range<u64>,
 }
 
 impl LogDirectory {
@@ -160,8 +154,9 @@ impl LogDirectory {
         self.fs.open(&self.segment_path(segment), mode)
     }
 
-    /// Makes a segment of `file_bytes`, durably, with its name. Zero filling ends once
-    /// `should_zero_fill` says so.
+    /// Makes a segment, durably, with its name: of the recycled segment with this number, or of a
+    /// new file. A new one has the least length, a recycled one keeps its own if that lies between
+    /// the limits.
     ///
     /// # Errors
     ///
@@ -170,32 +165,33 @@ impl LogDirectory {
     pub(crate) fn make(
         &self,
         segment: u64,
-        file_bytes: u64,
-        source: SegmentSource,
-        should_zero_fill: &dyn Fn() -> bool,
-    ) -> io::Result<Segment> {
-        assert!(file_bytes > SEGMENT_HEADER_BYTES as u64, "segment {segment} has no room");
-        let (from, mode, is_reused) = match source {
-            SegmentSource::Recycled(number) => (self.recycled_path(number), OpenMode::Write, true),
-            SegmentSource::Allocated | SegmentSource::ZeroFilled => {
+        file_bytes: RangeInclusive<u64>,
+        recycled_number: Option<u64>,
+    ) -> io::Result<PreallocatedSegment> {
+        assert!(*file_bytes.start() > SEGMENT_HEADER_BYTES as u64, "segment {segment} has no room");
+        let (from, mode) = match recycled_number {
+            Some(number) => (self.recycled_path(number), OpenMode::Write),
+            None => {
                 self.remove_unfinished()?;
-                (self.path.join(UNFINISHED), OpenMode::CreateNew, false)
+                (self.path.join(UNFINISHED), OpenMode::CreateNew)
             }
         };
+        let is_reused = recycled_number.is_some();
         let file = self.fs.open(&from, mode)?;
-        if let Err(error) = fill(&*file, file_bytes, source, should_zero_fill) {
+        let unwritten = allocate(&*file, &file_bytes).or_else(|error| {
             if !is_reused && error.kind() == io::ErrorKind::StorageFull {
                 self.remove_unfinished()?;
             }
-            return Err(error);
-        }
+            Err(error)
+        })?;
         let header = SegmentHeader { segment, salt: self.config.draw_salt(), is_reused };
         file.write_at(&header.encode(), 0)?;
         file.sync()?;
         // The name last: a file with a segment's name has a whole header, whatever crashes.
         self.fs.rename(&from, &self.segment_path(segment))?;
         self.sync()?;
-        Ok(Segment { header, file })
+        let (segment, file_bytes) = (Segment { header, file }, unwritten.end);
+        Ok(PreallocatedSegment { segment, file_bytes, unwritten })
     }
 
     /// Removes a segment's name. A reader that has it open goes on reading.
@@ -232,32 +228,18 @@ impl LogDirectory {
     }
 }
 
-/// Gives the file its length, with allocated blocks behind all of it.
-fn fill(
-    file: &dyn File,
-    file_bytes: u64,
-    source: SegmentSource,
-    should_zero_fill: &dyn Fn() -> bool,
-) -> io::Result<()> {
+/// Gives the file its length, with allocated blocks behind all of it. Returns the part that was
+/// never written; it ends with the file.
+fn allocate(file: &dyn File, file_bytes: &RangeInclusive<u64>) -> io::Result<Range<u64>> {
     let before = file.len()?;
-    if before > file_bytes {
-        return file.set_len(file_bytes);
+    let after = before.clamp(*file_bytes.start(), *file_bytes.end());
+    if before > after {
+        file.set_len(after)?;
+    } else if before < after {
+        file.allocate(before..after)?;
     }
-    file.allocate(before..file_bytes)?;
-    if source == SegmentSource::Allocated {
-        return Ok(());
-    }
-    let zeros = vec![0; ZEROS_BYTES.min((file_bytes - before) as usize)];
-    let mut at = before;
-    while at < file_bytes && should_zero_fill() {
-        let count = (file_bytes - at).min(ZEROS_BYTES as u64);
-        file.write_at(&zeros[..count as usize], at)?;
-        at += count;
-        if (at - before).is_multiple_of(ZEROS_PER_SYNC) {
-            file.sync()?;
-        }
-    }
-    Ok(())
+    // The header, which is written next, takes the first block.
+    Ok(before.max(BLOCK_BYTES).min(after)..after)
 }
 
 /// Removes what is left in `dir` of a segment whose making was cut short.
@@ -317,8 +299,10 @@ mod tests {
     fn files_become_segments_spares_and_segments_again() {
         let disk = FaultFs::new(1);
         let directory = directory(&disk);
-        for (number, source) in [(1, SegmentSource::Allocated), (2, SegmentSource::ZeroFilled)] {
-            let segment = directory.make(number, 9000, source, &|| true).expect("made");
+        for number in [1, 2] {
+            let made = directory.make(number, 9000..=9000, None).expect("made");
+            assert_eq!((made.file_bytes, made.unwritten), (9000, 4096..9000));
+            let segment = made.segment;
             assert_eq!((segment.number(), segment.file.len().expect("known")), (number, 9000));
             assert!(!segment.header.is_reused);
             assert!(segment.read(64, 9000 - 64).expect("read").iter().all(|byte| *byte == 0));
@@ -326,52 +310,40 @@ mod tests {
         directory.recycle(1).expect("renamed");
         let listing = directory.list().expect("listed");
         assert_eq!((listing.segments, listing.recycled), (vec![2], vec![1]));
-        // Cut to a shorter segment, and then grown to a longer one.
-        for (number, file_bytes) in [(3, 5000), (4, 12_000)] {
-            let segment =
-                directory.make(number, file_bytes, SegmentSource::Recycled(number - 2), &|| true);
-            let segment = segment.expect("made");
+        // Cut to a shorter segment, grown to a longer one, and as long as it was.
+        for (number, limits, file_bytes, unwritten) in [
+            (3, 4500..=5000, 5000, 5000..5000),
+            (4, 12_000..=13_000, 12_000, 9000..12_000),
+            (5, 4500..=13_000, 12_000, 12_000..12_000),
+        ] {
+            let recycled = if number == 5 { 4 } else { number - 2 };
+            let made = directory.make(number, limits, Some(recycled)).expect("made");
+            assert_eq!((made.file_bytes, made.unwritten), (file_bytes, unwritten));
+            let segment = made.segment;
             assert_eq!(segment.file.len().expect("known"), file_bytes);
             assert!(segment.header.is_reused && segment.number() == number);
             directory.open(number).expect("it is whole");
-            directory.recycle(2).ok();
+            directory.recycle(if number == 3 { 2 } else { number }).expect("renamed");
         }
+        directory.make(6, 4500..=13_000, Some(5)).expect("made");
         disk.power_loss(1);
         let directory = self::directory(&disk);
-        assert_eq!(directory.list().expect("listed").segments, [3, 4], "names are durable");
-        assert_eq!(directory.open(4).expect("whole").file.len().expect("known"), 12_000);
-    }
-
-    #[test]
-    fn zeros_end_where_they_are_not_wanted_any_more() {
-        let disk = FaultFs::new(1);
-        let directory = directory(&disk);
-        let pieces = std::cell::Cell::new(3);
-        let is_wanted = || pieces.replace(pieces.get() - 1) > 0;
-        let segment =
-            directory.make(1, 1 << 20, SegmentSource::ZeroFilled, &is_wanted).expect("made");
-        assert_eq!(segment.file.data_end().expect("known"), 3 * ZEROS_BYTES as u64);
-        assert_eq!(segment.file.len().expect("known"), 1 << 20);
-        disk.power_loss(1);
-        self::directory(&disk).open(1).expect("it is whole");
+        assert_eq!(directory.list().expect("listed").segments, [3, 6], "names are durable");
+        assert_eq!(directory.open(6).expect("whole").file.len().expect("known"), 12_000);
     }
 
     #[test]
     fn a_full_disk_leaves_nothing_of_a_new_segment_and_a_spare_as_it_was() {
         let disk = FaultFs::new(1);
         let directory = directory(&disk);
-        directory.make(1, 4096, SegmentSource::Allocated, &|| true).expect("made");
+        directory.make(1, 4096..=4096, None).expect("made");
         directory.recycle(1).expect("renamed");
         disk.set_capacity(Some(8192));
-        for source in
-            [SegmentSource::Allocated, SegmentSource::ZeroFilled, SegmentSource::Recycled(1)]
-        {
-            let full = directory.make(2, 20_000, source, &|| true).expect_err("there is no room");
+        for recycled in [None, Some(1)] {
+            let full = directory.make(2, 20_000..=20_000, recycled).expect_err("there is no room");
             assert_eq!(full.kind(), io::ErrorKind::StorageFull);
             assert_eq!(disk.list(Path::new("/log")).expect("listed").len(), 2, "LOCK and a spare");
         }
-        directory
-            .make(2, 4096, SegmentSource::Recycled(1), &|| true)
-            .expect("the room is there already");
+        directory.make(2, 4096..=4096, Some(1)).expect("the room is there already");
     }
 }

@@ -9,3 +9,4 @@ pub(crate) mod prefixed_fs;
 pub(crate) mod read_only_fs;
 pub(crate) mod segment;
 pub(crate) mod unsealed;
+mod zero_fill;

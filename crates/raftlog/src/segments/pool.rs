@@ -14,29 +14,31 @@
 
 use crate::batch::frame::WritePriority;
 use crate::format::layout::SEGMENT_HEADER_BYTES;
-use crate::segments::directory::{LogDirectory, SegmentSource};
+use crate::segments::directory::{LogDirectory, PreallocatedSegment};
 use crate::segments::disk_quota::{self, QuotaExceeded, ReservedFiles};
 use crate::segments::segment::{Segment, Segments};
 use crate::segments::unsealed::UnsealedSegment;
+use crate::segments::zero_fill::{FillPace, FillStep, ZEROS};
 use flotilla_base::event_count::EventCount;
 use flotilla_base::sync::Mutex;
+use flotilla_vfs::File;
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many full segments may wait to be sealed. Above it an append seals the oldest itself, which
 /// bounds the bytes that are not on disk.
 const UNSEALED_MAX: usize = 2;
 
-/// The next segment is filled with zeros if the last one was synced at least once for this many
-/// bytes. A sync of bytes that only overwrite others is quicker; where one sync covers many bytes,
-/// the doubled write costs more than that gains.
-/// `docs/decisions/0009-zeros-ahead-where-there-are-syncs.md`
-const ZEROS_BYTES_PER_SYNC: u64 = 16 << 10;
+/// The first segment after opening has this part of the configured length. Each later one is as
+/// long as all before it together, until they have the full length: an idle log takes little room.
+/// `docs/decisions/0027-segments-grow-and-zeros-are-paced.md`
+const FIRST_PART: u64 = 64;
 
-/// Zero filling stops once this much was written without a sync.
-const UNSYNCED_BYTES_MAX: u64 = 64 * ZEROS_BYTES_PER_SYNC;
+/// The first segment is not shorter than this, unless the configured length is.
+const FIRST_BYTES_MIN: u64 = 4 << 10;
 
 /// The files of a log that are not appended to: preallocated, unsealed and recycled segments.
 #[derive(Debug)]
@@ -49,13 +51,8 @@ pub(crate) struct SegmentPool {
     make_lock: Mutex<()>,
     /// Held while a segment is sealed.
     seal_lock: Mutex<()>,
-    /// Syncs since a segment was last preallocated; at first a high number, as if there had been
-    /// many.
-    sync_count: AtomicU64,
-    /// Bytes of writes since the last sync that want none; the newest may not be written yet.
-    unsynced_bytes: AtomicU64,
-    /// A write waits for the next segment.
-    is_write_waiting: AtomicBool,
+    /// The pace at which the preallocated segment is filled with zeros.
+    pace: FillPace,
     /// All frames up to here are synced, as far as sealing has found out. Each append looks at it.
     synced_lsn: AtomicU64,
     /// Notified when there may be something to preallocate or to seal.
@@ -67,18 +64,13 @@ struct PoolState {
     /// The newest segment that has, or is about to get, frames.
     newest: u64,
     preallocated: Option<PreallocatedSegment>,
+    /// The length of all segments that were taken since the log was opened.
+    taken_bytes: u64,
     unsealed: VecDeque<Arc<UnsealedSegment>>,
     recycled: BTreeSet<u64>,
     /// The last attempt to make a segment found no room.
     is_short_of_room: bool,
     is_closed: bool,
-}
-
-/// A segment without frames.
-#[derive(Debug)]
-pub(crate) struct PreallocatedSegment {
-    pub(crate) segment: Segment,
-    pub(crate) file_bytes: u64,
 }
 
 /// The reason why frames could not be appended.
@@ -118,17 +110,16 @@ impl SegmentPool {
     ) -> SegmentPool {
         let recycled = recycled.into_iter().collect();
         let state = PoolState { newest, preallocated, recycled, ..PoolState::default() };
+        let event_count = Arc::<EventCount>::default();
         SegmentPool {
             directory,
             segments,
             state: Mutex::new(state),
             make_lock: Mutex::default(),
             seal_lock: Mutex::default(),
-            sync_count: AtomicU64::new(u64::from(u32::MAX)),
-            unsynced_bytes: AtomicU64::default(),
-            is_write_waiting: AtomicBool::default(),
+            pace: FillPace::new(event_count.clone()),
             synced_lsn: AtomicU64::new(synced_lsn),
-            event_count: Arc::default(),
+            event_count,
         }
     }
 
@@ -184,21 +175,16 @@ impl SegmentPool {
     /// Counts bytes that are about to be written and need not be synced. To be called by one thread
     /// at a time.
     pub(crate) fn expect_unsynced(&self, bytes: u64) {
-        // A hint: a wrong value costs time, never correctness. One thread at a time needs no
-        // locked instruction.
-        let before = self.unsynced_bytes.load(Ordering::Relaxed);
-        self.unsynced_bytes.store(before.saturating_add(bytes), Ordering::Relaxed);
+        self.pace.expect_unsynced(bytes);
     }
 
-    /// Whether a segment that is being filled with zeros should be filled further: not if writes
-    /// turn out to want no syncs, and least of all if such a write waits for the segment.
-    fn should_zero_fill(&self) -> bool {
-        let most =
-            if self.is_write_waiting.load(Ordering::Relaxed) { 0 } else { UNSYNCED_BYTES_MAX };
-        self.unsynced_bytes.load(Ordering::Relaxed) <= most
+    /// The frames of the active segment now end at `end`.
+    pub(crate) fn advance(&self, end: u64) {
+        self.pace.advance(end);
     }
 
-    /// Preallocates the next segment, if there is none.
+    /// Preallocates the next segment, if there is none, or writes the next zeros to it, if they are
+    /// due. False if there was nothing to do.
     ///
     /// # Errors
     ///
@@ -208,23 +194,59 @@ impl SegmentPool {
         let _one = self.make_lock.lock();
         {
             let state = self.state.lock();
-            if state.preallocated.is_some() || state.is_closed {
+            if state.is_closed {
                 return Ok(false);
             }
+            if let Some(preallocated) = &state.preallocated {
+                let file = preallocated.segment.file.clone();
+                let (unwritten, file_bytes) =
+                    (preallocated.unwritten.clone(), preallocated.file_bytes);
+                drop(state);
+                return Ok(self.fill(&*file, unwritten, file_bytes)?);
+            }
         }
-        let bytes = self.directory.config.segment_bytes;
-        let syncs = self.sync_count.swap(0, Ordering::Relaxed);
-        let is_synced_often = syncs.saturating_mul(ZEROS_BYTES_PER_SYNC) >= bytes;
-        let source =
-            if is_synced_often { SegmentSource::ZeroFilled } else { SegmentSource::Allocated };
+        let bytes = self.next_bytes();
         let made = self
             .check(bytes, WritePriority::Normal)
-            .and_then(|()| self.make(bytes, source).map_err(AppendFailure::of_making));
+            .and_then(|()| self.make(bytes).map_err(AppendFailure::of_making));
         let mut state = self.state.lock();
         state.is_short_of_room = made.is_err();
         assert!(state.preallocated.is_none(), "two segments are preallocated");
         state.preallocated = Some(made?);
         Ok(true)
+    }
+
+    /// Writes the next zeros to the preallocated segment. The caller holds the lock without which
+    /// no append takes the segment: zeros that come late would overwrite frames.
+    fn fill(&self, file: &dyn File, unwritten: Range<u64>, file_bytes: u64) -> io::Result<bool> {
+        let end = match self.pace.next(&unwritten, file_bytes) {
+            FillStep::Later => return Ok(false),
+            FillStep::Skip(end) => end,
+            FillStep::Write(piece) => {
+                file.write_at(&ZEROS[..(piece.end - piece.start) as usize], piece.start)?;
+                // No sync: one of the log at the same time would wait for its metadata.
+                file.write_back(piece.clone())?;
+                if piece.end == file_bytes {
+                    // Else the first sync of frames would have to write the metadata of all.
+                    file.sync()?;
+                }
+                piece.end
+            }
+        };
+        let mut state = self.state.lock();
+        let preallocated = state.preallocated.as_mut().expect("it is taken under the same lock");
+        preallocated.unwritten.start = end;
+        Ok(true)
+    }
+
+    /// The length of a segment that is made now.
+    fn next_bytes(&self) -> u64 {
+        let config = &self.directory.config;
+        let full_bytes = config.segment_bytes;
+        // Of a shorter one most would be the reserve.
+        let least_bytes = FIRST_BYTES_MIN.max(2 * config.reserve_bytes());
+        let first_bytes = (full_bytes / FIRST_PART).max(least_bytes).min(full_bytes);
+        self.state.lock().taken_bytes.clamp(first_bytes, full_bytes)
     }
 
     /// The next segment, with room for `bytes` in all. It is made, or made longer, if it has to be;
@@ -235,10 +257,10 @@ impl SegmentPool {
         priority: WritePriority,
     ) -> Result<PreallocatedSegment, AppendFailure> {
         // Before the lock: the thread that holds it may be filling zeros, and may stop then.
-        self.is_write_waiting.store(true, Ordering::Relaxed);
+        self.pace.is_write_waiting.store(true, Ordering::Relaxed);
         let _one = self.make_lock.lock();
-        self.is_write_waiting.store(false, Ordering::Relaxed);
-        let full_bytes = self.directory.config.segment_bytes.max(bytes);
+        self.pace.is_write_waiting.store(false, Ordering::Relaxed);
+        let full_bytes = self.next_bytes().max(bytes);
         let taken = self.take_sized(bytes, full_bytes, priority);
         let is_short_of_room = taken.is_err();
         let taken = match taken {
@@ -257,7 +279,9 @@ impl SegmentPool {
             assert_eq!(number, state.newest + 1, "segments have no gaps");
             assert!(preallocated.file_bytes >= bytes, "segment {number} has no {bytes} bytes");
             state.newest = number;
+            state.taken_bytes += preallocated.file_bytes;
             drop(state);
+            self.pace.begin_active(preallocated.file_bytes);
             self.event_count.notify();
         }
         taken
@@ -278,7 +302,7 @@ impl SegmentPool {
         let preallocated = self.state.lock().preallocated.take();
         let made = match preallocated {
             Some(preallocated) => self.grow(preallocated, bytes),
-            None => self.make(new_bytes, SegmentSource::Allocated),
+            None => self.make(new_bytes),
         };
         made.map_err(AppendFailure::of_making)
     }
@@ -313,8 +337,7 @@ impl SegmentPool {
 
     /// Makes the frames of all full segments durable, oldest first.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        self.sync_count.fetch_add(1, Ordering::Relaxed);
-        self.unsynced_bytes.store(0, Ordering::Relaxed);
+        self.pace.count_sync();
         let unsealed: Vec<_> = self.state.lock().unsealed.iter().cloned().collect();
         unsealed.iter().try_for_each(|unsealed| unsealed.sync())
     }
@@ -357,10 +380,13 @@ impl SegmentPool {
             if state.is_closed { 0 } else { wanted.saturating_sub(recycled_count) as usize }
         };
         let mut recycled = Vec::new();
+        // A short one, from the time after opening, would have to grow first.
+        let least_bytes = self.next_bytes() / 4 * 3;
         for (number, segment) in dead {
             // A reader goes on reading the dead segment, so that its file cannot be written to.
-            let is_free = segment.is_some_and(|segment| Arc::into_inner(segment).is_some());
-            if is_free && recycled.len() < room {
+            let segment = segment.and_then(Arc::into_inner);
+            let is_fit = segment.is_some_and(|s| s.file.len().is_ok_and(|len| len >= least_bytes));
+            if is_fit && recycled.len() < room {
                 self.directory.recycle(number)?;
                 recycled.push(number);
             } else {
@@ -398,20 +424,19 @@ impl SegmentPool {
         self.directory.sync()
     }
 
-    /// Makes the next segment. To be called by one thread at a time.
-    fn make(&self, file_bytes: u64, source: SegmentSource) -> io::Result<PreallocatedSegment> {
+    /// Makes the next segment, of `file_bytes` unless it is a longer one that is recycled. To be
+    /// called by one thread at a time.
+    fn make(&self, file_bytes: u64) -> io::Result<PreallocatedSegment> {
         let (number, recycled_number) = {
             let mut state = self.state.lock();
             (state.newest + 1, state.recycled.pop_first())
         };
-        let source = recycled_number.map_or(source, SegmentSource::Recycled);
-        match self.directory.make(number, file_bytes, source, &|| self.should_zero_fill()) {
-            Ok(segment) => Ok(PreallocatedSegment { segment, file_bytes }),
-            Err(error) => {
-                self.state.lock().recycled.extend(recycled_number);
-                Err(error)
-            }
+        let limits = file_bytes..=self.directory.config.segment_bytes.max(file_bytes);
+        let made = self.directory.make(number, limits, recycled_number);
+        if made.is_err() {
+            self.state.lock().recycled.extend(recycled_number);
         }
+        made
     }
 
     /// Gives a preallocated segment room for `bytes`; if there is none it stays as it was.
@@ -427,6 +452,7 @@ impl SegmentPool {
                 return Err(error);
             }
             preallocated.file_bytes = bytes;
+            preallocated.unwritten = bytes..bytes;
         }
         Ok(preallocated)
     }
@@ -451,31 +477,71 @@ mod tests {
     use flotilla_vfs::fault::FaultFs;
     use std::path::Path;
 
+    fn pool(fs: Arc<FaultFs>, segment_bytes: u64) -> SegmentPool {
+        let config = Config { segment_bytes, ..Config::default() };
+        let directory = LogDirectory::writable(fs, Path::new("/"), config).expect("nobody has it");
+        SegmentPool::new(directory, Arc::default(), 0, None, [], 0)
+    }
+
+    #[test]
+    fn segments_grow_to_the_full_length_and_so_do_recycled_ones() {
+        let fs = Arc::new(FaultFs::new(1));
+        let pool = pool(fs, 64 << 20);
+        let take = |recycled: Option<u64>| {
+            pool.state.lock().recycled.extend(recycled);
+            let taken = pool.take(5000, WritePriority::Normal).expect("there is room");
+            (taken.file_bytes >> 20, taken.segment.header.is_reused)
+        };
+        let lengths: Vec<u64> = (0..9).map(|_| take(None).0).collect();
+        assert_eq!(lengths, [1, 1, 2, 4, 8, 16, 32, 64, 64]);
+        pool.directory.recycle(1).expect("renamed");
+        assert_eq!(take(Some(1)), (64, true));
+        // After opening, a recycled segment stays as long as it is.
+        pool.state.lock().taken_bytes = 0;
+        pool.directory.recycle(9).expect("renamed");
+        assert_eq!(take(Some(9)), (64, true));
+    }
+
+    #[test]
+    fn zeros_end_before_the_frames_of_a_segment_that_was_taken() {
+        let pool = pool(Arc::new(FaultFs::new(1)), 64 << 20);
+        while pool.preallocate().expect("there is room") {
+            let state = pool.state.lock();
+            if state.preallocated.as_ref().is_some_and(|next| next.unwritten.start > 4096) {
+                break;
+            }
+        }
+        let taken = pool.take(5000, WritePriority::Normal).expect("there is room");
+        assert!(!taken.unwritten.is_empty(), "{taken:?}");
+        let file = &taken.segment.file;
+        file.write_at(&[7; 100_000], 64).expect("written");
+        let data_end = file.data_end().expect("known");
+        // All that follows goes to the next segment.
+        pool.sync().expect("nothing to sync");
+        while pool.preallocate().expect("there is room") {}
+        assert_eq!(file.data_end().expect("known"), data_end);
+        assert_eq!(taken.segment.read(64, 100_000).expect("read"), [7; 100_000]);
+    }
+
     #[test]
     fn zeros_are_given_up_for_who_does_not_sync() {
-        const SEGMENT_BYTES: u64 = 1 << 20;
-        let data_end = |unsynced_bytes: &[u64], is_write_waiting, is_synced| {
-            let fs = Arc::new(FaultFs::new(1));
-            let config = Config { segment_bytes: SEGMENT_BYTES, ..Config::default() };
-            let directory =
-                LogDirectory::writable(fs, Path::new("/"), config).expect("nobody has it");
-            let pool = SegmentPool::new(directory, Arc::default(), 0, None, [], 0);
+        const SEGMENT_BYTES: u64 = 4 << 20;
+        const FIRST_BYTES: u64 = 128 << 10;
+        let data_end = |unsynced_bytes: &[u64], is_synced| {
+            let pool = pool(Arc::new(FaultFs::new(1)), SEGMENT_BYTES);
             unsynced_bytes.iter().for_each(|bytes| pool.expect_unsynced(*bytes));
-            pool.is_write_waiting.store(is_write_waiting, Ordering::Relaxed);
             if is_synced {
                 pool.sync().expect("nothing to sync");
             }
-            assert!(pool.preallocate().expect("there is room"));
+            while pool.preallocate().expect("there is room") {}
             let preallocated = pool.state.lock().preallocated.take().expect("it was made");
-            assert_eq!(preallocated.segment.file.len().expect("known"), SEGMENT_BYTES);
+            assert_eq!(preallocated.segment.file.len().expect("known"), FIRST_BYTES);
             preallocated.segment.file.data_end().expect("known")
         };
         const HEADER_END: u64 = 4096;
-        assert_eq!(data_end(&[], true, false), SEGMENT_BYTES);
-        assert_eq!(data_end(&[500_000; 2], false, false), SEGMENT_BYTES);
-        assert_eq!(data_end(&[500_000; 3], false, false), HEADER_END);
-        assert_eq!(data_end(&[500_000; 3], true, true), SEGMENT_BYTES);
-        assert_eq!(data_end(&[1], true, false), HEADER_END);
-        assert_eq!(data_end(&[1], false, false), SEGMENT_BYTES);
+        assert_eq!(data_end(&[], false), FIRST_BYTES);
+        assert_eq!(data_end(&[500_000; 2], false), FIRST_BYTES);
+        assert_eq!(data_end(&[500_000; 3], false), HEADER_END);
+        assert_eq!(data_end(&[500_000; 3], true), FIRST_BYTES);
     }
 }

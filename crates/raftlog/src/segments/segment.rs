@@ -75,6 +75,8 @@ impl Segments {
     }
 
     pub(crate) fn insert(&self, segment: Arc<Segment>) {
+        // Recovery has read it in order. From here on a reader names its pages.
+        segment.file.advise_random();
         let number = segment.number();
         let before = self.open.write().insert(number, segment);
         assert!(before.is_none(), "two segments with the number {number}");

@@ -13,6 +13,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 /// A run of a log beside the oracle's states, which are numbered as the batches are.
 struct Run {
     disk: FaultFs,
+    segment_bytes: u64,
     rng: fastrand::Rng,
     /// The state after each batch that may be in the log.
     states: Vec<Oracle>,
@@ -32,6 +33,9 @@ const FRAMES_OF_PURGE_MAX: u64 = 200;
 /// system how many there should be.
 static CONFIG: LazyLock<Config> = LazyLock::new(|| moving().recovery_threads(1));
 
+/// With longer segments than the shortest, those after opening grow, and have room for zeros.
+const SEGMENT_BYTES: [u64; 2] = [4096, 16 << 10];
+
 /// The power has gone.
 #[derive(Debug)]
 struct Cut;
@@ -41,6 +45,7 @@ impl Run {
         let (disk, rng) = (FaultFs::new(seed), fastrand::Rng::with_seed(seed));
         Run {
             disk,
+            segment_bytes: SEGMENT_BYTES[seed as usize % SEGMENT_BYTES.len()],
             rng,
             states: vec![Oracle::default()],
             synced_lsn: 0,
@@ -80,7 +85,8 @@ impl Run {
     }
 
     fn open(&self) -> Result<(LogEngine, RecoveryReport), Cut> {
-        match LogEngine::open_with(Arc::new(self.disk.clone()), Path::new(DIR), CONFIG.clone()) {
+        let config = CONFIG.clone().segment_bytes(self.segment_bytes);
+        match LogEngine::open_with(Arc::new(self.disk.clone()), Path::new(DIR), config) {
             Ok(opened) => Ok(opened),
             Err(Error::Io(_)) => Err(Cut),
             Err(other) => panic!("{other}"),

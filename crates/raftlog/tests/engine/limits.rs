@@ -150,13 +150,13 @@ fn what_holds_a_full_disk_is_moved_with_the_last_bytes() {
 #[test]
 fn a_move_gets_a_short_segment_if_there_is_room_for_no_other() {
     let disk = FaultFs::new(1);
-    let config = || small().segment_bytes(64 << 10);
+    let config = || small().segment_bytes(256 << 10);
     let log = open_with(&disk, config()).expect("it opens").0;
     write(&log, |b| b.append(2, &entries(1, 1, &[300]))).expect("written");
-    for index in 1..=4 {
-        write(&log, |b| b.append(1, &entries(index, 1, &[60_000]))).expect("written");
+    for index in 1..=24 {
+        write(&log, |b| b.append(1, &entries(index, 1, &[10_000]))).expect("written");
     }
-    write(&log, |b| b.compact_to(1, 5, 1)).expect("written");
+    write(&log, |b| b.compact_to(1, 25, 1)).expect("written");
     log.close().expect("closed");
     drop(log);
     // A log that was just opened has no segment that anything could be added to.

@@ -48,29 +48,37 @@ fn a_segment_that_is_made_ahead_is_begun_without_a_word_to_the_disk() {
     assert!(read_all(&reopen(&disk), 1).len() >= 19);
 }
 
-/// How often the disk is told something while the next segment is made. Segments are of 64 KiB.
-fn operations_of_making(log: &LogEngine, disk: &FaultFs) -> u64 {
-    let index = log.stats().segments + 1;
-    let batch = batch(|b| b.append(1, &entries(index, 1, &[60_000])));
-    log.write(batch, Durability::Buffered).wait().expect("written");
-    let before = disk.operations();
-    assert!(log.maintain().expect("made"), "the next segment is made before the last is sealed");
-    disk.operations() - before
+/// Fills a segment of 64 KiB entry by entry, and returns up to where the next one was written while
+/// maintenance kept pace.
+fn data_end_of_next(log: &LogEngine, disk: &FaultFs, is_synced: impl Fn(u64) -> bool) -> u64 {
+    let segment = log.stats().segments;
+    let first = log.group(1).map_or(1, |group| group.last_index() + 1);
+    for count in 0..20 {
+        let batch = batch(|b| b.append(1, &entries(first + count, 1, &[3000])));
+        let durability = if is_synced(count) { Durability::Synced } else { Durability::Buffered };
+        log.write(batch, durability).wait().expect("written");
+        maintain(log);
+    }
+    assert_eq!(log.stats().segments, segment + 1, "the first entry went to a new one");
+    let next = disk.open(&segment_path(segment + 2), OpenMode::Read).expect("preallocated");
+    assert_eq!(next.len().expect("known"), 64 << 10);
+    next.data_end().expect("known")
 }
 
 #[test]
 fn zeros_are_written_ahead_only_where_syncs_are_quicker_for_it() {
     let disk = FaultFs::new(1);
     let log = open_with(&disk, small().segment_bytes(64 << 10)).expect("it opens").0;
-    maintain(&log);
-    let sync = |count: usize| (0..count).for_each(|_| assert!(log.sync().wait().is_ok()));
-    let unsynced = operations_of_making(&log, &disk);
-    // One for each 16 KiB.
-    sync(3);
-    assert_eq!(operations_of_making(&log, &disk), unsynced);
-    sync(4);
-    assert_eq!(operations_of_making(&log, &disk), unsynced + 1, "one write of zeros more");
-    assert_eq!(operations_of_making(&log, &disk), unsynced);
+    // From here on segments have their full length.
+    for index in 1..=3 {
+        write(&log, |b| b.append(1, &entries(index, 1, &[61_000]))).expect("written");
+        maintain(&log);
+    }
+    assert_eq!(data_end_of_next(&log, &disk, |_| false), 4096, "the header alone");
+    // One sync for each 3 KiB, one for each 15 KiB, one for each 30 KiB.
+    assert_eq!(data_end_of_next(&log, &disk, |_| true), 64 << 10);
+    assert_eq!(data_end_of_next(&log, &disk, |count| count % 5 == 0), 64 << 10);
+    assert_eq!(data_end_of_next(&log, &disk, |count| count % 10 == 9), 4096);
 }
 
 #[test]
