@@ -82,9 +82,11 @@ pub struct Options {
     /// The file grows in steps of this many bytes, reserved before anything is written to them.
     /// Default 1 MiB; 0 reserves exactly as much as is needed.
     pub growth_bytes: u64,
-    /// Bytes of the redo area, which makes it quick to commit with [`CommitDurability::Sync`]. The
-    /// first such commit makes it; a file that has one keeps it as it is. Default 32 MiB, most 126
-    /// MiB; 0 makes none, and such a commit then costs a checkpoint.
+    /// Most bytes of the redo area, which makes it quick to commit with
+    /// [`CommitDurability::Sync`]. The first such commit makes one of a 64th of this, at least 64
+    /// KiB. A checkpoint that finds half of it in use makes it twice as long, and one that a commit
+    /// had to wait for, because it did not fit, four times. It never gets shorter. Default 32 MiB,
+    /// most 126 MiB; 0 makes none, and such a commit then costs a checkpoint.
     ///
     /// A longer one makes checkpoints rarer, and opening the store after a crash slower: it reads
     /// the area and does again what the last checkpoint lacks.

@@ -12,6 +12,7 @@ mod page_size;
 mod problems;
 mod read_ahead;
 mod reads;
+mod redo_ring;
 mod rot;
 mod scrub;
 mod shrink;
