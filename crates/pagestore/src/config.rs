@@ -106,6 +106,11 @@ pub struct Options {
     ///
     /// [`MaintenanceThread`]: crate::MaintenanceThread
     pub dirty_hard_bytes: u64,
+    /// This many bytes that only old snapshots need stay in memory. If a checkpoint finds more, it
+    /// writes them to a temporary file next to the page file, where the file is mapped
+    /// ([`ReadMode::Mapped`]). Memory of pages of one unit, and of most long values, can be written
+    /// so; the rest stays. Default 64 MiB.
+    pub old_version_bytes: u64,
     /// [`PageStore::maintain`] makes a checkpoint after this time with changes. Default 5 s; none:
     /// time alone is no reason.
     ///
@@ -155,6 +160,7 @@ impl Default for Options {
             redo_bytes: 32 << 20,
             dirty_soft_bytes: 256 << 20,
             dirty_hard_bytes: 512 << 20,
+            old_version_bytes: 64 << 20,
             checkpoint_interval: Some(Duration::from_secs(5)),
             checkpoint_bytes_per_second: 0,
             trim_bytes: 64 << 20,
@@ -202,6 +208,14 @@ impl Options {
     pub fn dirty_bytes(mut self, soft: u64, hard: u64) -> Options {
         self.dirty_soft_bytes = soft;
         self.dirty_hard_bytes = hard;
+        self
+    }
+
+    /// The defaults with another limit of the memory for old snapshots; see
+    /// [`Options::old_version_bytes`].
+    #[must_use]
+    pub fn old_version_bytes(mut self, bytes: u64) -> Options {
+        self.old_version_bytes = bytes;
         self
     }
 

@@ -16,6 +16,7 @@ pub(crate) mod file_end;
 mod pace;
 mod redo_ring;
 pub(crate) mod reservation;
+mod spill;
 
 pub(crate) use redo_ring::CheckpointScope;
 
@@ -94,11 +95,15 @@ pub(crate) fn run_paced(
             }
         });
     let Some(mut cut) = cut? else { return Ok(()) };
+    let spill = spill::begin(shared, written.meta.txid);
     if let Err(error) = write(shared, &mut cut, pace) {
         shared.poison();
         return Err(error);
     }
     finish(shared, &mut written, cut);
+    if let Some(plan) = spill {
+        spill::run(shared, plan);
+    }
     let free_bytes = shared.space.lock().freelist.free_units() * UNIT_BYTES as u64;
     shared.background.policy.lock().note_checkpoint(free_bytes, &shared.options);
     Ok(())

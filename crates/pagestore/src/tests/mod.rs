@@ -17,6 +17,7 @@ mod rot;
 mod scrub;
 mod shrink;
 mod space;
+mod spill;
 mod split_join;
 mod sync;
 mod tampered;
