@@ -82,9 +82,11 @@ pub struct Options {
     /// The file grows in steps of this many bytes, reserved before anything is written to them.
     /// Default 1 MiB; 0 reserves exactly as much as is needed.
     pub growth_bytes: u64,
-    /// Bytes of the redo area, which makes it quick to commit with [`CommitDurability::Sync`]. The
-    /// first such commit makes it; a file that has one keeps it as it is. Default 32 MiB, most 126
-    /// MiB; 0 makes none, and such a commit then costs a checkpoint.
+    /// Most bytes of the redo area, which makes it quick to commit with
+    /// [`CommitDurability::Sync`]. The first such commit makes one of a 64th of this, at least 64
+    /// KiB. A checkpoint that finds half of it in use makes it twice as long, and one that a commit
+    /// had to wait for, because it did not fit, four times. It never gets shorter. Default 32 MiB,
+    /// most 126 MiB; 0 makes none, and such a commit then costs a checkpoint.
     ///
     /// A longer one makes checkpoints rarer, and opening the store after a crash slower: it reads
     /// the area and does again what the last checkpoint lacks.
@@ -104,6 +106,11 @@ pub struct Options {
     ///
     /// [`MaintenanceThread`]: crate::MaintenanceThread
     pub dirty_hard_bytes: u64,
+    /// This many bytes that only old snapshots need stay in memory. If a checkpoint finds more, it
+    /// writes them to a temporary file next to the page file, where the file is mapped
+    /// ([`ReadMode::Mapped`]). Memory of pages of one unit, and of most long values, can be written
+    /// so; the rest stays. Default 64 MiB.
+    pub old_version_bytes: u64,
     /// [`PageStore::maintain`] makes a checkpoint after this time with changes. Default 5 s; none:
     /// time alone is no reason.
     ///
@@ -153,6 +160,7 @@ impl Default for Options {
             redo_bytes: 32 << 20,
             dirty_soft_bytes: 256 << 20,
             dirty_hard_bytes: 512 << 20,
+            old_version_bytes: 64 << 20,
             checkpoint_interval: Some(Duration::from_secs(5)),
             checkpoint_bytes_per_second: 0,
             trim_bytes: 64 << 20,
@@ -200,6 +208,14 @@ impl Options {
     pub fn dirty_bytes(mut self, soft: u64, hard: u64) -> Options {
         self.dirty_soft_bytes = soft;
         self.dirty_hard_bytes = hard;
+        self
+    }
+
+    /// The defaults with another limit of the memory for old snapshots; see
+    /// [`Options::old_version_bytes`].
+    #[must_use]
+    pub fn old_version_bytes(mut self, bytes: u64) -> Options {
+        self.old_version_bytes = bytes;
         self
     }
 

@@ -80,7 +80,7 @@ pub use shared::maintenance_policy::{MaintenanceAction, MaintenanceOutcome};
 pub use shared::pacer::Pacer;
 pub use shared::scrub_progress::Scrub;
 pub use space::freelist::Freelist;
-pub use stats::{ReadStats, Stats, TrimPunchStats};
+pub use stats::{ReadStats, SpillStats, Stats, TrimPunchStats};
 pub use store::{DurableState, PageStore};
 pub use tree::ingest::{BuiltTree, TreeBuilder};
 pub use tree::{Copied, Entry, KeyIter, Range};

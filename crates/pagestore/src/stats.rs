@@ -36,8 +36,31 @@ flotilla_base::metrics! { "pages",
         pub written_bytes: u64 => Counter(Bytes),
         /// Written bytes that say which parts of the file are used and free.
         pub space_written_bytes: u64 => Counter(Bytes),
+        /// Memory that old snapshots need, and the part of it that went to the spill file.
+        pub spill: SpillStats => Nested(),
         /// Space that was given back to the file system.
         pub trim_punch: TrimPunchStats => Nested(),
+    }
+}
+
+flotilla_base::metrics! { "pages",
+    /// Memory that snapshots other than the last published state need.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    #[non_exhaustive]
+    #[non_exhaustive]
+    pub struct SpillStats {
+        /// Bytes of it that are in memory.
+        ///
+        /// Those that wait only for the next transaction, behind a checkpoint, are among them.
+        pub old_version_bytes: u64 => Gauge(Bytes),
+        /// Bytes of it that are in the spill file.
+        pub spilled_bytes: u64 => Gauge(Bytes),
+        /// Space that the spill file takes of the disk.
+        pub file_bytes: u64 => Gauge(Bytes, "spill_file_bytes"),
+        /// Bytes written to the spill file.
+        pub written_bytes: u64 => Counter(Bytes, "spill_written_bytes"),
+        /// How often memory stayed memory because the disk was full, or refused it.
+        pub error_count: u64 => Counter(None, "spill_errors"),
     }
 }
 

@@ -28,11 +28,11 @@ use crate::page::{PageSize, UNIT_BYTES};
 use crate::redo::Redo;
 use crate::shared::maintenance_policy::{MaintenanceAction, MaintenanceOutcome};
 use crate::shared::scrub_progress::Scrub;
-use crate::shared::{LastCheckpoint, StoreShared};
+use crate::shared::{LastCheckpoint, SpillPlace, StoreShared};
 use crate::space::SpaceManager;
 use crate::space::alloc_groups::AllocGroups;
 use crate::space::holes::Holes;
-use crate::stats::{ReadStats, Stats, TrimPunchStats};
+use crate::stats::{ReadStats, SpillStats, Stats, TrimPunchStats};
 use crate::tree::ingest::TreeBuilder;
 use crate::txn::replay;
 use crate::txn::snapshot::Snapshot;
@@ -95,7 +95,8 @@ impl PageStore {
         let file_bytes = page_reader.file().len()?;
         let redo = Redo::new(redo, meta.txid);
         let parts = (page_reader, redo, space, root, LastCheckpoint { meta, groups, copies });
-        let shared = Arc::new(StoreShared::new(parts, options, lock));
+        let spill = SpillPlace { fs, path: with_suffix(path, ".spill"), file: Default::default() };
+        let shared = Arc::new(StoreShared::new(parts, options, spill, lock));
         shared.counters.file_bytes.store(file_bytes, Ordering::Relaxed);
         replay::run(&shared)?;
         Ok(PageStore { shared })
@@ -346,6 +347,13 @@ impl PageStore {
             checkpoint_count: counters.checkpoints.load(Ordering::Relaxed),
             written_bytes: counters.written_bytes.load(Ordering::Relaxed),
             space_written_bytes: counters.space_written_bytes.load(Ordering::Relaxed),
+            spill: SpillStats {
+                old_version_bytes: space.old_version_bytes(),
+                spilled_bytes: space.page_alloc.spilled_bytes(),
+                file_bytes: space.page_alloc.spill_file_bytes(),
+                written_bytes: counters.spill_written_bytes.load(Ordering::Relaxed),
+                error_count: counters.spill_errors.load(Ordering::Relaxed),
+            },
             trim_punch: TrimPunchStats {
                 trimmed_bytes: counters.trimmed_bytes.load(Ordering::Relaxed),
                 punched_bytes: counters.punched_bytes.load(Ordering::Relaxed),

@@ -2,7 +2,7 @@
 //! file, and before names are looked up, to hold the disk up or to do something else meanwhile. It
 //! changes nothing else.
 
-use crate::{File, FileMap, FileSystem, LockGuard, OpenMode, View};
+use crate::{AnonymousMap, File, FileMap, FileSystem, LockGuard, OpenMode, View};
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -123,6 +123,9 @@ impl File for HookedFile {
     }
     fn view_mapped(&self, range: Range<u64>) -> io::Result<Option<View>> {
         self.before(Operation::Read).view_mapped(range)
+    }
+    fn remap(&self, memory: &AnonymousMap, range: Range<usize>, offset: u64) -> io::Result<bool> {
+        self.0.remap(memory, range, offset)
     }
     fn map_ahead(&self, len: u64) -> io::Result<Option<FileMap>> {
         self.0.map_ahead(len)

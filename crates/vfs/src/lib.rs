@@ -237,6 +237,27 @@ pub trait File: Send + Sync + Debug {
     /// hint.
     fn advise_random(&self) {}
 
+    /// Puts `range` of `memory` on the file's bytes from `offset` on, in place of anonymous memory:
+    /// the addresses stay, the kernel reads the bytes when they are looked at, and may evict them
+    /// again. Later writes to the memory do not reach the file. False, and nothing has happened, if
+    /// the file system cannot do that.
+    ///
+    /// The caller promises that the file has the same bytes there, durably, and keeps them as long
+    /// as the memory lives; and that no thread writes to the memory meanwhile. Where the disk
+    /// cannot read, the process ends by the signal `SIGBUS`.
+    ///
+    /// # Errors
+    ///
+    /// The system's error: nothing has happened.
+    fn remap(
+        &self,
+        _memory: &AnonymousMap,
+        _range: Range<usize>,
+        _offset: u64,
+    ) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// The file from its beginning on, mapped for reading `len` bytes long, which may be far beyond
     /// its end: later writes there are seen through the same map. Nothing where mapping is not
     /// possible, or is switched off.

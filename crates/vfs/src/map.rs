@@ -261,6 +261,63 @@ impl AnonymousMap {
         self.map.advise_range(memmap2::Advice::PopulateWrite, range.start, range.len()).ok();
     }
 
+    /// The bytes of `range`.
+    ///
+    /// The caller promises that no thread writes to them as long as they are borrowed.
+    ///
+    /// # Panics
+    ///
+    /// If the range does not lie inside the memory.
+    #[must_use]
+    #[allow(unsafe_code)]
+    pub fn bytes(&self, range: Range<usize>) -> &[u8] {
+        assert!(range.start <= range.end && range.end <= self.map.len(), "{range:?}");
+        // SAFETY: The range lies inside the map, which lives as long as `self`, and was zero when
+        // the kernel gave it. The caller promises that its bytes do not change.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(range.start), range.len()) }
+    }
+
+    /// Puts `range` on the pages of `file` from `offset` on, in place of anonymous memory. Whole
+    /// pages of the kernel only.
+    #[cfg(target_os = "linux")]
+    #[allow(unsafe_code)]
+    pub(crate) fn remap(
+        &self,
+        range: Range<usize>,
+        file: &fs::File,
+        offset: u64,
+    ) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        assert!(range.start <= range.end && range.end <= self.map.len(), "{range:?}");
+        let page = rustix::param::page_size();
+        assert!(range.start.is_multiple_of(page) && range.len().is_multiple_of(page), "{range:?}");
+        let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
+        // At any place first, where a refusal does no harm.
+        // SAFETY: A new map of a file, at an address of the kernel's choice.
+        let new = unsafe {
+            let any = std::ptr::null_mut();
+            libc::mmap(any, range.len(), protection, flags, file.as_raw_fd(), offset)
+        };
+        if new == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let moved = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: The range lies inside the map, which lives as long as `self` and is unmapped as a
+        // whole. The kernel lets no thread look at the addresses between the old pages and the new
+        // ones. These have the same bytes, so a reference to them does not see a change.
+        let at = unsafe {
+            let to = self.map.as_mut_ptr().add(range.start);
+            libc::mremap(new, range.len(), range.len(), moved, to)
+        };
+        if at == libc::MAP_FAILED {
+            // The memory may be gone, and threads may refer to it: none of them may go on.
+            std::process::abort();
+        }
+        Ok(())
+    }
+
     /// Where it begins. It stays there as long as this lives.
     #[must_use]
     #[inline]

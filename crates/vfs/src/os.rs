@@ -11,6 +11,8 @@ use std::sync::Arc;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
+#[cfg(target_os = "linux")]
+use crate::AnonymousMap;
 use crate::map::{self, ChunkMaps, FileMap};
 use crate::path_error::{WithPath, with_path};
 use crate::{File, FileSystem, LockGuard, OpenMode, View};
@@ -382,6 +384,14 @@ impl File for OsFile {
             Some(maps) => maps.view(&self.file, &range),
             None => Ok(None),
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn remap(&self, memory: &AnonymousMap, range: Range<usize>, offset: u64) -> io::Result<bool> {
+        if self.maps.is_none() {
+            return Ok(false);
+        }
+        memory.remap(range, &self.file, offset).map(|()| true)
     }
 
     fn map_ahead(&self, len: u64) -> io::Result<Option<FileMap>> {

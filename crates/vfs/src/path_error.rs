@@ -1,6 +1,6 @@
 //! I/O errors that name the operation and the file.
 
-use crate::{File, FileMap, View};
+use crate::{AnonymousMap, File, FileMap, View};
 use std::error::Error;
 use std::fmt::{self, Display, Formatter};
 use std::io;
@@ -111,6 +111,10 @@ impl<F: File> File for WithPath<F> {
 
     fn map_ahead(&self, len: u64) -> io::Result<Option<FileMap>> {
         self.file.map_ahead(len).map_err(self.with_path("map"))
+    }
+
+    fn remap(&self, memory: &AnonymousMap, range: Range<usize>, offset: u64) -> io::Result<bool> {
+        self.file.remap(memory, range, offset).map_err(self.with_path("map"))
     }
 
     fn will_need(&self, range: Range<u64>) {

@@ -101,7 +101,7 @@ fn begin(shared: &StoreShared, count: u32) -> Option<DefragPass> {
     let mut space = shared.space.lock();
     let limit = target(&space);
     // The redo area stays where it is.
-    let limit = limit.max(shared.redo.cut().map_or(0, |area| area.span.end()));
+    let limit = limit.max(shared.redo.ring_use().map_or(0, |ring| ring.span.end()));
     let step = shared.options.growth_bytes / UNIT_BYTES as u64;
     if limit + (limit / 32).max(step) >= space.freelist.end() {
         return None;

@@ -62,7 +62,7 @@ fn inputs(shared: &StoreShared, is_urgent: bool) -> MaintenanceInputs {
         txid: current.txid,
         has_changes: current.txid != shared.durable.read().txid,
         is_urgent,
-        dirty_bytes: shared.dirty_bytes(),
+        dirty_bytes: shared.grown_bytes(),
         redo_bytes: shared.redo.bytes(),
         deferred_free_bytes: bytes(current.deferred_free.units),
         ..MaintenanceInputs::default()

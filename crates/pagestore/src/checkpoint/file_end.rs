@@ -11,21 +11,53 @@ use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
-use crate::page::layout::{HEAD_UNITS, group_count};
+use crate::page::layout::{GROUP_UNITS, HEAD_UNITS, group_count, group_of, group_start};
 use crate::page::{UNIT_BYTES, units_for};
 use crate::shared::StoreShared;
 use crate::space::SpaceManager;
 use crate::space::alloc_groups::directory_bytes_max;
+use flotilla_base::sync::MutexGuard;
+
+/// Locks the space at a moment when the file is long enough for all units in use, for a redo area
+/// of `redo_units`, and for a directory.
+pub(crate) fn lock_with_room(
+    shared: &StoreShared,
+    redo_units: u32,
+) -> Result<MutexGuard<'_, SpaceManager>> {
+    loop {
+        let space = shared.space.lock();
+        if space.holes.are_unreserved() {
+            drop(space);
+            reserve(shared)?;
+            continue;
+        }
+        let needed = bytes_needed(&space, redo_units);
+        let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
+        if needed <= reserved {
+            return Ok(space);
+        }
+        drop(space);
+        grow(shared, needed)?;
+    }
+}
 
 /// The length that the file needs for all units in use, for a redo area of `redo_units`, and for a
 /// directory.
 pub(crate) fn bytes_needed(space: &SpaceManager, redo_units: u32) -> u64 {
-    let end = space.freelist.end();
-    // Each of the two may begin a group, and leave the rest of the one before unused.
-    let redo_units = u64::from(redo_units);
-    let group_count = group_count(end + 2 * redo_units) + 2;
-    let directory_units = u64::from(units_for(directory_bytes_max(group_count)));
-    (end + 2 * (redo_units + directory_units + HEAD_UNITS)) * UNIT_BYTES as u64
+    let end = end_behind(space.freelist.end(), redo_units);
+    // The directory itself may begin a group, and leave the rest of the one before unused.
+    let directory_units = u64::from(units_for(directory_bytes_max(group_count(end) + 2)));
+    (end + 2 * (directory_units + HEAD_UNITS)) * UNIT_BYTES as u64
+}
+
+/// The end of a file that ended at `end` behind a span that was allocated there: it does not cross
+/// the border of a group, and may leave the rest of one unused.
+fn end_behind(end: u64, units: u32) -> u64 {
+    let group = group_start(group_of(end));
+    let start = end.max(group + HEAD_UNITS);
+    let is_fitting = start + u64::from(units) <= group + GROUP_UNITS;
+    let start = if is_fitting { start } else { group + GROUP_UNITS + HEAD_UNITS };
+    start + u64::from(units)
 }
 
 /// Reserves room in the file, up to `needed` bytes and the step of growth behind them.

@@ -13,31 +13,34 @@
 //! A crash before the end of 4 finds the old root whole, or the new one.
 
 pub(crate) mod file_end;
+mod pace;
+mod redo_ring;
 pub(crate) mod reservation;
+mod spill;
+
+pub(crate) use redo_ring::CheckpointScope;
 
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::checkpoint::file_end::lock_with_room;
+use crate::checkpoint::pace::{PACE_BYTES, Pace};
+use crate::checkpoint::redo_ring::RingChange;
 use crate::error::{Error, Result};
 use crate::memory::meta::{ALL_COPIES, MetaPage};
 use crate::memory::page_reader::DirtyData;
 use crate::memory::root::Root;
-use crate::page::layout::{GROUP_UNITS, HEAD_UNITS, group_count};
+use crate::page::layout::group_count;
 use crate::page::leaf::ValueExtent;
 use crate::page::unit_set::UnitSet;
 use crate::page::{self, CRC_END, Span, UNIT_BYTES, units_for};
-use crate::redo::RedoArea;
 use crate::shared::{LastCheckpoint, StoreShared};
 use crate::space::alloc_groups::BitmapPlan;
 use crate::space::{RetiredBatch, SpaceManager};
-use flotilla_base::sync::MutexGuard;
 
 /// Bytes of one write, at most by one page or value more.
 const RUN_BYTES_MAX: usize = 1 << 20;
-
-/// Bytes written between two calls of the pacing callback.
-const PACE_BYTES: u64 = 1 << 20;
 
 /// Prefetch distance in pages: dirty pages are scattered over memory, so each would be a cache
 /// miss.
@@ -51,26 +54,14 @@ struct CheckpointCut {
     bitmaps: Vec<(u64, Vec<u8>)>,
     directory: Vec<u8>,
     meta: MetaPage,
-    /// The redo area, if it is to be made.
-    new_redo: Option<RedoArea>,
+    /// The meta pages to be written: both, if the ring is another one from now on. The older one
+    /// would name a ring to which no frame is appended any more.
+    meta_count: u64,
     /// The last directory; free once the new root counts.
     old_directory: Option<Span>,
     /// Free space that may be given back to the file system once the new root counts.
     chosen: Vec<Span>,
 }
-
-/// The scope of a checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CheckpointScope {
-    /// Makes the last published root durable.
-    Pages,
-    /// And makes the redo area, if there is none and there shall be one. The caller keeps others
-    /// from publishing.
-    WithRedo,
-}
-
-/// A pacing callback: it is told of bytes that were just written, and may rest.
-pub(crate) type Pace<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// Makes the last published root durable, as fast as it goes.
 pub(crate) fn run(shared: &StoreShared, scope: CheckpointScope) -> Result<()> {
@@ -96,17 +87,23 @@ pub(crate) fn run_paced(
     let mut written = shared.last_checkpoint.lock();
     // Asked under the lock: the checkpoint that this one waited for may have failed.
     shared.refuse_if_poisoned()?;
-    let cut = cut(shared, &mut written, scope).inspect_err(|error| {
-        if matches!(error, Error::NoSpace) {
-            shared.background.policy.lock().note_full();
-        }
-    });
-    let Some(cut) = cut? else { return Ok(()) };
-    if let Err(error) = write(shared, &cut, pace) {
+    let cut = redo_ring::prepare(shared, &written, scope, pace)
+        .and_then(|new_ring| cut(shared, &mut written, new_ring))
+        .inspect_err(|error| {
+            if matches!(error, Error::NoSpace) {
+                shared.background.policy.lock().note_full();
+            }
+        });
+    let Some(mut cut) = cut? else { return Ok(()) };
+    let spill = spill::begin(shared, written.meta.txid);
+    if let Err(error) = write(shared, &mut cut, pace) {
         shared.poison();
         return Err(error);
     }
     finish(shared, &mut written, cut);
+    if let Some(plan) = spill {
+        spill::run(shared, plan);
+    }
     let free_bytes = shared.space.lock().freelist.free_units() * UNIT_BYTES as u64;
     shared.background.policy.lock().note_checkpoint(free_bytes, &shared.options);
     Ok(())
@@ -117,30 +114,31 @@ pub(crate) fn run_paced(
 fn cut(
     shared: &StoreShared,
     written: &mut LastCheckpoint,
-    scope: CheckpointScope,
+    new_ring: Option<RingChange<'_>>,
 ) -> Result<Option<CheckpointCut>> {
-    let redo_units = wanted_redo_units(shared, scope);
     let old_directory = (written.meta.directory.len > 0).then(|| written.meta.directory.span());
     let mut trimmed = false;
     // Before the space is locked for the cut, which so takes moments.
     shared.reclaim_all_ended();
     let (mut space, root, spans) = loop {
-        let mut space = lock_with_room(shared, redo_units)?;
+        let mut space = lock_with_room(shared, 0)?;
         let root = shared.current();
         assert!(root.txid >= written.meta.txid, "the durable root is ahead of {}", root.txid);
         trimmed |= file_end::trim(shared, &mut space);
         if root.txid == written.meta.txid && !trimmed {
             return Ok(None);
         }
-        let spans = allocate_spans(&mut space, written, redo_units)?;
+        let spans = allocate_spans(&mut space, written, new_ring.as_ref())?;
         if !space.holes.are_unreserved() {
             break (space, root, spans);
         }
         // They lie in a hole, which has to be reserved first. Then they are taken again.
         space.release(spans.directory);
-        release_area(&mut space, spans.new_redo);
+        if let Some(change) = &new_ring {
+            change.undo(&mut space);
+        }
     };
-    let CheckpointSpans { new_redo, plan, directory_len, directory: span } = spans;
+    let CheckpointSpans { plan, directory_len, directory: span } = spans;
     let is_apart = |old: Span| old.end() <= span.start || span.end() <= old.start;
     assert!(old_directory.is_none_or(is_apart), "{span:?} overwrites the durable directory");
     space.enter(span);
@@ -159,7 +157,8 @@ fn cut(
     let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
     assert!(end * UNIT_BYTES as u64 <= reserved, "unit {end} lies beyond {reserved} bytes");
     // Taken together with the root: a transaction that is published later has its record behind it.
-    let redo = shared.redo.cut().or(new_redo);
+    let meta_count = 1 + u64::from(new_ring.is_some());
+    let redo = shared.redo.cut(new_ring.map(RingChange::adopt));
     drop(space);
     let directory = written.groups.encode(group_count(end), directory_len);
     let meta = MetaPage {
@@ -184,102 +183,52 @@ fn cut(
         bitmaps,
         directory,
         meta,
-        new_redo,
+        meta_count,
         old_directory,
         chosen,
     }))
 }
 
-/// Units of the redo area that a checkpoint has to make.
-fn wanted_redo_units(shared: &StoreShared, scope: CheckpointScope) -> u32 {
-    // Shorter than this a frame would hold next to nothing.
-    const UNITS_MIN: u64 = 16;
-    const UNITS_MAX: u64 = GROUP_UNITS - HEAD_UNITS;
-    let bytes = shared.options.redo_bytes;
-    if scope == CheckpointScope::Pages || bytes == 0 || shared.redo.cut().is_some() {
-        return 0;
-    }
-    let units = bytes.div_ceil(UNIT_BYTES as u64).clamp(UNITS_MIN, UNITS_MAX);
-    u32::try_from(units).expect("a group has fewer units")
-}
-
 /// Spans that a checkpoint has allocated.
 struct CheckpointSpans {
-    /// Entered already: the bitmaps are planned with it.
-    new_redo: Option<RedoArea>,
     plan: BitmapPlan,
     directory_len: usize,
     directory: Span,
 }
 
-/// Allocates the span of a redo area of `redo_units`, if it is to be made, and that of the
-/// directory; both, or none if one cannot be had.
+/// Enters the new ring, if there is one, and allocates the span of the directory; both or none.
 fn allocate_spans(
     space: &mut SpaceManager,
     written: &LastCheckpoint,
-    redo_units: u32,
+    new_ring: Option<&RingChange<'_>>,
 ) -> Result<CheckpointSpans> {
-    let new_redo = make_area(space, redo_units)?;
+    // First: the bitmaps are planned with it.
+    if let Some(change) = new_ring {
+        change.enter(space);
+    }
     let plan = written.groups.plan(&space.changed, &space.published);
     // The directory itself may begin a group.
     let group_count_max = group_count(space.freelist.end()) + 1;
     let old_units = units_for(written.meta.directory.len as usize);
     let directory_len = plan.directory_bytes(group_count_max, old_units);
     match space.allocate(units_for(directory_len)) {
-        Ok(directory) => Ok(CheckpointSpans { new_redo, plan, directory_len, directory }),
+        Ok(directory) => Ok(CheckpointSpans { plan, directory_len, directory }),
         Err(error) => {
-            release_area(space, new_redo);
+            if let Some(change) = new_ring {
+                change.undo(space);
+            }
             Err(error)
         }
     }
 }
 
-fn make_area(space: &mut SpaceManager, units: u32) -> Result<Option<RedoArea>> {
-    if units == 0 {
-        return Ok(None);
-    }
-    let span = space.allocate(units)?;
-    space.enter(span);
-    Ok(Some(RedoArea { span, from: 0 }))
-}
-
-fn release_area(space: &mut SpaceManager, area: Option<RedoArea>) {
-    if let Some(RedoArea { span, .. }) = area {
-        space.leave(span);
-        space.release(span);
-    }
-}
-
 /// Reserves the room in the file that a checkpoint of all that was allocated so far needs.
 pub(crate) fn make_room(shared: &StoreShared, scope: CheckpointScope) -> Result<()> {
-    lock_with_room(shared, wanted_redo_units(shared, scope)).map(|_| ())
+    lock_with_room(shared, redo_ring::first_units(shared, scope)).map(|_| ())
 }
 
-/// Locks the space at a moment when the file is long enough for all units in use, for a redo area
-/// of `redo_units`, and for a directory.
-fn lock_with_room(shared: &StoreShared, redo_units: u32) -> Result<MutexGuard<'_, SpaceManager>> {
-    loop {
-        let space = shared.space.lock();
-        if space.holes.are_unreserved() {
-            drop(space);
-            file_end::reserve(shared)?;
-            continue;
-        }
-        let needed = file_end::bytes_needed(&space, redo_units);
-        let reserved = shared.counters.file_bytes.load(Ordering::Relaxed);
-        if needed <= reserved {
-            return Ok(space);
-        }
-        drop(space);
-        file_end::grow(shared, needed)?;
-    }
-}
-
-fn write(shared: &StoreShared, cut: &CheckpointCut, pace: &mut Pace<'_>) -> Result<()> {
+fn write(shared: &StoreShared, cut: &mut CheckpointCut, pace: &mut Pace<'_>) -> Result<()> {
     let file = shared.page_reader.file();
-    if let Some(area) = cut.new_redo {
-        area.wipe(file)?;
-    }
     let mut run = WriteRun::default();
     let mut ahead = cut.dirty.iter().skip(AHEAD);
     for start in cut.dirty.iter() {
@@ -302,8 +251,11 @@ fn write(shared: &StoreShared, cut: &CheckpointCut, pace: &mut Pace<'_>) -> Resu
     }
     file.sync()?;
     // Only after the sync: all that the meta page names is durable before it is.
-    write_at(shared, &[IoSlice::new(&cut.meta.encode())], cut.meta.unit())?;
-    file.sync()?;
+    for number in (cut.meta.number..).take(cut.meta_count as usize) {
+        cut.meta.number = number;
+        write_at(shared, &[IoSlice::new(&cut.meta.encode())], cut.meta.unit())?;
+        file.sync()?;
+    }
     Ok(())
 }
 
@@ -332,9 +284,13 @@ fn finish(shared: &StoreShared, written: &mut LastCheckpoint, cut: CheckpointCut
     let retired: RetiredBatch = cut.dirty.iter().filter_map(written_at).collect();
     shared.redo.checkpointed(cut.root.txid, cut.meta.number, cut.meta.redo);
     let end = cut.meta.end;
-    assert_eq!(cut.meta.number, written.meta.number + 1, "two checkpoints ran at a time");
+    let number = written.meta.number + cut.meta_count;
+    assert_eq!(cut.meta.number, number, "two checkpoints ran at a time");
     assert!(cut.meta.txid >= written.meta.txid, "the durable root went back");
     written.copies[cut.meta.unit() as usize] = ALL_COPIES;
+    if cut.meta_count > 1 {
+        written.copies = [ALL_COPIES; 2];
+    }
     written.meta = cut.meta;
     let mut space = shared.space.lock();
     // A checkpoint that only cuts the file off leaves the durable root as it was.
@@ -345,6 +301,10 @@ fn finish(shared: &StoreShared, written: &mut LastCheckpoint, cut: CheckpointCut
     drop(cut.root);
     if let Some(old) = cut.old_directory {
         space.release(old);
+    }
+    if let Some(ring) = shared.redo.take_old_ring() {
+        space.end_reservation(ring);
+        space.release(ring);
     }
     space.retire(retired, shared.current().txid);
     space.holes.note_chosen(cut.chosen);

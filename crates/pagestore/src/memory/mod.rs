@@ -8,4 +8,5 @@ pub(crate) mod page_table;
 pub(crate) mod private_pages;
 pub(crate) mod root;
 pub(crate) mod slab;
+pub(crate) mod spill_file;
 pub(crate) mod value_alloc;

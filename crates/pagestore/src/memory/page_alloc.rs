@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::memory::page_table::{PageBuffer, UnlinkedFrame};
-use crate::memory::slab::{Slab, SlabUse, SlabValue};
+use crate::memory::slab::{SLAB_BYTES, Slab, SlabUse, SlabValue};
 use crate::memory::value_alloc::{UsedSlab, ValueAlloc};
 use crate::page::UNIT_BYTES;
 
@@ -59,6 +59,19 @@ pub(crate) struct PageAlloc {
     values: ValueAlloc,
     /// The last transaction that was seen, and when first.
     quiet: (u64, Duration),
+    /// Slabs of which nothing is given out: a checkpoint is going to spill them.
+    closed: Vec<ClosedSlab>,
+    /// Slabs that were spilled.
+    spilled: Vec<Arc<Slab>>,
+    /// There are closed slabs, in the lists or in the hands of a checkpoint.
+    has_closed: bool,
+}
+
+/// A slab of which nothing is given out, and its use.
+#[derive(Debug)]
+pub(crate) struct ClosedSlab {
+    pub(crate) slab: Arc<Slab>,
+    made_for: SlabUse,
 }
 
 impl PageAlloc {
@@ -146,7 +159,9 @@ impl PageAlloc {
     /// Takes back the memory of a page or a long value.
     pub(crate) fn recycle(&mut self, taken: UnlinkedFrame) {
         match taken {
-            UnlinkedFrame::Page(buffer, is_leaf) if buffer.len() == UNIT_BYTES => {
+            UnlinkedFrame::Page(buffer, is_leaf)
+                if buffer.len() == UNIT_BYTES && !(self.has_closed && buffer.is_closed()) =>
+            {
                 self.free[usize::from(is_leaf)].push(buffer);
             }
             taken => self.garbage.push(taken),
@@ -166,6 +181,57 @@ impl PageAlloc {
         std::mem::take(&mut self.free)
     }
 
+    /// Closes all slabs in use: their pages and values stay, and nothing new comes into them.
+    pub(crate) fn close_slabs(&mut self) {
+        let of = |made_for| move |used: UsedSlab| ClosedSlab { slab: used.slab, made_for };
+        let values = self.values.take_slabs().into_iter().map(of(SlabUse::Values));
+        let pages = self.slabs.drain(..).map(of(SlabUse::Pages));
+        self.closed.extend(pages.chain(values));
+        self.current = 0;
+        self.has_closed = true;
+        self.closed.iter().for_each(|closed| closed.slab.set_closed(true));
+        // Buffers that would be used again lie in them. They are dropped outside of the lock.
+        for (i, free) in self.free.iter_mut().enumerate() {
+            let buffers = free.drain(..);
+            self.garbage.extend(buffers.map(|buffer| UnlinkedFrame::Page(buffer, i == 1)));
+        }
+    }
+
+    /// Hands over the closed slabs. They stay closed until [`PageAlloc::reopen`].
+    pub(crate) fn take_closed(&mut self) -> Vec<ClosedSlab> {
+        std::mem::take(&mut self.closed)
+    }
+
+    /// Takes slabs back that were closed, to be used as before. Those that were spilled stay
+    /// closed.
+    pub(crate) fn reopen(&mut self, closed: Vec<ClosedSlab>) {
+        self.has_closed = !self.spilled.is_empty();
+        for ClosedSlab { slab, made_for } in closed {
+            slab.set_closed(false);
+            let used = UsedSlab { slab, was_needed: false };
+            match made_for {
+                SlabUse::Pages => self.slabs.push(used),
+                SlabUse::Values => self.values.add_slab(used),
+            }
+        }
+    }
+
+    /// Takes a slab that was spilled.
+    pub(crate) fn add_spilled(&mut self, slab: Arc<Slab>) {
+        self.spilled.push(slab);
+    }
+
+    /// Bytes of pages and values in slabs that were spilled.
+    pub(crate) fn spilled_bytes(&self) -> u64 {
+        let units: usize = self.spilled.iter().map(|slab| slab.taken_units()).sum();
+        units as u64 * UNIT_BYTES as u64
+    }
+
+    /// Bytes of the slabs that were spilled.
+    pub(crate) fn spill_file_bytes(&self) -> u64 {
+        self.spilled.len() as u64 * SLAB_BYTES as u64
+    }
+
     /// Hands over slabs that are not in use, and were not since the last call, to be dropped
     /// outside of the lock.
     pub(crate) fn idle_slabs(&mut self) -> Vec<Arc<Slab>> {
@@ -175,6 +241,7 @@ impl PageAlloc {
         let mut idle: Vec<Arc<Slab>> = idle.map(|used| used.slab).collect();
         self.current = 0;
         idle.append(&mut self.values.idle_slabs(false));
+        idle.extend(self.spilled.extract_if(.., |slab| slab.is_idle()));
         idle
     }
 

@@ -351,6 +351,13 @@ enum BufferMemory {
     Slab(SlabPage),
 }
 
+impl PageBuffer {
+    /// Whether its memory may not be used again.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(&self.0, BufferMemory::Slab(page) if page.is_closed())
+    }
+}
+
 impl From<Frame> for PageBuffer {
     fn from(frame: Frame) -> PageBuffer {
         PageBuffer(BufferMemory::Heap(frame))

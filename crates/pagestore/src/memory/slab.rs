@@ -8,16 +8,17 @@
 
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use flotilla_vfs::AnonymousMap as Mapped;
 
+use crate::memory::spill_file::SpillSlot;
 use crate::page::UNIT_BYTES;
-use flotilla_base::sync::atomic::{AtomicU64, Ordering};
+use flotilla_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Units of a slab; the first says where the slab is.
 pub(crate) const SLAB_UNITS: usize = 512;
-const SLAB_BYTES: usize = SLAB_UNITS * UNIT_BYTES;
+pub(crate) const SLAB_BYTES: usize = SLAB_UNITS * UNIT_BYTES;
 
 /// Memory for 511 pages of one unit, in one huge page if the kernel has such, or for long values.
 #[derive(Debug)]
@@ -27,6 +28,15 @@ pub(crate) struct Slab {
     map: Mapped,
     /// A bit for each unit, one if it has an owner.
     taken: [AtomicU64; SLAB_UNITS / 64],
+    /// Its free units are not given out, and its pages are not used again.
+    is_closed: AtomicBool,
+    /// The place of its bytes in the spill file, once it is mapped from there. Dropped after `map`.
+    spilled: OnceLock<SpillSlot>,
+}
+
+/// The slab in which bytes lie, if they lie in any.
+pub(crate) fn slab_address(bytes: &[u8]) -> usize {
+    bytes.as_ptr().addr() & !(SLAB_BYTES - 1)
 }
 
 /// The use of a slab.
@@ -56,7 +66,8 @@ impl Slab {
         };
         let mut taken = [const { AtomicU64::new(0) }; SLAB_UNITS / 64];
         *taken[0].get_mut() = 1;
-        let slab = Arc::new(Slab { map, taken });
+        let (is_closed, spilled) = (AtomicBool::new(false), OnceLock::new());
+        let slab = Arc::new(Slab { map, taken, is_closed, spilled });
         let at: *mut *const Slab = slab.begin().cast();
         // SAFETY: The map has these bytes from there on, and no other owner yet.
         unsafe { at.write(Arc::as_ptr(&slab)) };
@@ -73,6 +84,39 @@ impl Slab {
 
     fn begin(&self) -> *mut u8 {
         self.map.as_mut_ptr().map_addr(|addr| addr.next_multiple_of(SLAB_BYTES))
+    }
+
+    /// Where it begins.
+    pub(crate) fn address(&self) -> usize {
+        self.begin().addr()
+    }
+
+    /// Says whether its pages may be used again.
+    pub(crate) fn set_closed(&self, is_closed: bool) {
+        self.is_closed.store(is_closed, Ordering::Release);
+    }
+
+    /// The bytes of all its units but the first, which says where the slab is. The caller has
+    /// closed it, and has waited until no owner of a unit writes to it any more.
+    pub(crate) fn contents(&self) -> &[u8] {
+        debug_assert!(self.is_closed.load(Ordering::Acquire), "pages of it are written to");
+        self.map.bytes(self.content_range())
+    }
+
+    fn content_range(&self) -> Range<usize> {
+        let from = self.begin().addr() - self.map.as_mut_ptr().addr();
+        from + UNIT_BYTES..from + SLAB_BYTES
+    }
+
+    /// Maps [`Slab::contents`] from a slot that has them, durably, in place of memory. False, and
+    /// nothing has happened, if the kernel refused.
+    pub(crate) fn spill_to(&self, slot: SpillSlot) -> bool {
+        let is_mapped = slot.remap(&self.map, self.content_range()).unwrap_or(false);
+        if is_mapped {
+            let old = self.spilled.set(slot);
+            assert!(old.is_ok(), "a slab was spilled twice");
+        }
+        is_mapped
     }
 
     /// A free unit, if there is one. Its contents are stale.
@@ -204,6 +248,14 @@ fn masks(units: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
 pub(crate) struct SlabPage(*mut u8);
 
 impl SlabPage {
+    /// Whether its memory may not be used again.
+    pub(crate) fn is_closed(&self) -> bool {
+        let slab = self.0.map_addr(|addr| addr & !(SLAB_BYTES - 1));
+        // SAFETY: The slab is there, for the page counts as its holder; what it has written of
+        // itself at its beginning is never changed.
+        unsafe { &**slab.cast::<*const Slab>() }.is_closed.load(Ordering::Acquire)
+    }
+
     /// The address of its bytes. It lives on until [`SlabPage::from_raw`] makes one of that again.
     pub(crate) fn into_raw(self) -> *mut u8 {
         std::mem::ManuallyDrop::new(self).0

@@ -126,6 +126,17 @@ impl ValueAlloc {
         self.look_from_the_beginning();
     }
 
+    /// Hands over all slabs.
+    pub(super) fn take_slabs(&mut self) -> Vec<UsedSlab> {
+        self.look_from_the_beginning();
+        std::mem::take(&mut self.slabs)
+    }
+
+    /// Takes a slab back.
+    pub(super) fn add_slab(&mut self, used: UsedSlab) {
+        self.slabs.push(used);
+    }
+
     /// Hands over slabs that are not in use and were not since the last call; if `quiet`, those
     /// that were needed as well.
     pub(crate) fn idle_slabs(&mut self, quiet: bool) -> Vec<Arc<Slab>> {

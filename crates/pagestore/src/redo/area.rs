@@ -54,14 +54,20 @@ impl RedoArea {
         Ok(())
     }
 
-    /// Fills the ring with zeros, so that later writes change nothing but bytes. Not synced.
-    pub(crate) fn wipe(&self, file: &dyn File) -> Result<()> {
+    /// Fills the ring with zeros, so that later writes change nothing but bytes. Not synced. Calls
+    /// `wiped` with the bytes of each write.
+    pub(crate) fn wipe(
+        &self,
+        file: &dyn File,
+        mut wiped: impl FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
         static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let mut at = 0;
         while at < self.bytes() {
             let len = (self.bytes() - at).min(ZEROS.len() as u64);
             file.write_at(&ZEROS[..len as usize], self.file_offset(at).0)?;
             at += len;
+            wiped(len)?;
         }
         Ok(())
     }
@@ -177,7 +183,7 @@ mod tests {
     fn file() -> Arc<dyn File> {
         let file = FaultFs::new(1).open(Path::new("/pages"), OpenMode::CreateNew).unwrap();
         file.write_at(&[0xff; 8 * UNIT_BYTES], 0).unwrap();
-        AREA.wipe(&*file).unwrap();
+        AREA.wipe(&*file, |_| Ok(())).unwrap();
         file
     }
 

@@ -11,6 +11,11 @@
 //! checkpoint, and holds the writer lock until it is durable. `docs/decisions/0014` has the
 //! reasons.
 //!
+//! A ring begins short. A checkpoint moves the log to a longer one: from its cut on each frame is
+//! appended to both rings, at the same position, until the meta page that names the longer one is
+//! durable. So whichever meta page counts after a crash names a ring with all frames behind its
+//! root.
+//!
 //! The transactions between the durable root and the last published one are therefore, without
 //! gaps, in the frames from the area's `from` on, in the frame that is being appended, and in the
 //! queue.
@@ -29,6 +34,7 @@ use std::sync::Arc;
 use flotilla_vfs::File;
 
 use crate::error::{Error, Result};
+use crate::page::Span;
 use flotilla_base::commit_window::GroupCommitWindow;
 use flotilla_base::sync::atomic::AtomicU64;
 use flotilla_base::sync::atomic::Ordering::Relaxed;
@@ -58,6 +64,7 @@ pub(crate) struct Redo {
 
 struct RedoState {
     area: Option<RedoArea>,
+    ring_switch: RingSwitch,
     /// Nothing is recorded: the published transactions are read from the area.
     is_replaying: bool,
     /// The position of the next frame.
@@ -77,6 +84,27 @@ struct RedoState {
     lead: CommitLeader,
     is_broken: bool,
     spare: SpareBuffers,
+}
+
+/// The move from one ring to a longer one.
+#[derive(Default)]
+struct RingSwitch {
+    /// The longer ring: a checkpoint is writing the meta page that names it.
+    to: Option<RedoArea>,
+    /// The ring before, and the last round whose leader may write to it.
+    old: Option<(Span, u64)>,
+}
+
+/// The use of the ring, for those who decide how long it should be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingUse {
+    pub(crate) span: Span,
+    /// Bytes of frames that the durable root does not contain.
+    pub(crate) used: u64,
+    /// A transaction has no record, for instance because it was too long.
+    pub(crate) has_gap: bool,
+    /// A ring before this one was not given back yet.
+    pub(crate) has_old: bool,
 }
 
 /// Memory to be used again.
@@ -123,6 +151,8 @@ impl Drop for LeaderGuard<'_> {
 /// A batch of records that the leader appends.
 struct CommitBatch {
     area: RedoArea,
+    /// The ring to which the log is moving.
+    copy: Option<RedoArea>,
     position: u64,
     /// The position behind the frame.
     end: u64,
@@ -136,6 +166,7 @@ impl Redo {
     pub(crate) fn new(file: Arc<dyn File>, durable: u64) -> Redo {
         let state = RedoState {
             area: None,
+            ring_switch: RingSwitch::default(),
             is_replaying: false,
             next: 0,
             synced: 0,
@@ -313,11 +344,40 @@ impl Redo {
     }
 
     /// The area as a checkpoint that begins now shall name it: no earlier frame has a transaction
-    /// that was published after this call. The caller keeps others from publishing.
-    pub(crate) fn cut(&self) -> Option<RedoArea> {
-        let state = self.state.lock();
+    /// that was published after this call. The caller keeps others from publishing. If the log is
+    /// to move to a ring of zeros, the checkpoint names that one.
+    pub(crate) fn cut(&self, new_ring: Option<Span>) -> Option<RedoArea> {
+        let mut state = self.state.lock();
         debug_assert!(state.area.is_none_or(|area| state.next >= area.from), "the ring went back");
-        state.area.map(|area| RedoArea { from: state.next, ..area })
+        let span = new_ring.or(state.area.map(|area| area.span))?;
+        let area = RedoArea { span, from: state.next };
+        if new_ring.is_some() {
+            assert!(state.ring_switch.old.is_none(), "the log moves on before it has moved");
+            state.ring_switch.to = state.area.map(|_| area);
+        }
+        Some(area)
+    }
+
+    /// The ring and its use, if there is one.
+    pub(crate) fn ring_use(&self) -> Option<RingUse> {
+        let state = self.state.lock();
+        state.area.map(|area| RingUse {
+            span: area.span,
+            used: state.next - area.from,
+            has_gap: state.gap != 0,
+            has_old: state.ring_switch.old.is_some(),
+        })
+    }
+
+    /// The ring before this one, once no leader writes to it any more. It belongs to the caller.
+    pub(crate) fn take_old_ring(&self) -> Option<Span> {
+        let mut state = self.state.lock();
+        let (span, last_round) = state.ring_switch.old?;
+        if state.lead.is_on && state.lead.round <= last_round {
+            return None;
+        }
+        state.ring_switch.old = None;
+        Some(span)
     }
 
     /// Says that a checkpoint is durable: its root, and the area as it was at the cut.
@@ -330,6 +390,9 @@ impl Redo {
         assert!(number > state.checkpoint, "checkpoint {number} ends after {}", state.checkpoint);
         let is_ahead = |area: RedoArea| state.area.is_none_or(|old| old.from <= area.from);
         assert!(area.is_none_or(is_ahead), "the beginning of the ring went back");
+        if state.ring_switch.to.take().is_some() {
+            state.ring_switch.old = state.area.map(|area| (area.span, state.lead.round));
+        }
         state.area = area;
         state.checkpoint = number;
         state.durable = state.durable.max(txid);
@@ -387,7 +450,8 @@ impl RedoState {
         assert!(used <= area.bytes(), "{used} bytes in a ring of {}", area.bytes());
         self.lead.round += 1;
         self.lead.last = records.last;
-        CommitBatch { area, position, end: self.next, checkpoint: self.checkpoint, records, frame }
+        let (copy, end, checkpoint) = (self.ring_switch.to, self.next, self.checkpoint);
+        CommitBatch { area, copy, position, end, checkpoint, records, frame }
     }
 }
 
@@ -409,8 +473,12 @@ impl RecordQueue {
 
 impl CommitBatch {
     fn append(&mut self, file: &dyn File) -> Result<()> {
-        let CommitBatch { area, position, checkpoint, records, frame, .. } = self;
+        let CommitBatch { area, copy, position, checkpoint, records, frame, .. } = self;
         frame::encode(frame, *position, *checkpoint, records.last, &records.bytes);
+        // Either meta page may count after a crash, so either ring must have the frame.
+        if let Some(copy) = copy {
+            copy.append(file, *position, frame.bytes())?;
+        }
         area.append(file, *position, frame.bytes())
     }
 

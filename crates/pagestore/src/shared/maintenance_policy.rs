@@ -107,7 +107,8 @@ pub(crate) struct MaintenanceInputs {
     pub(crate) has_changes: bool,
     /// The caller wants a checkpoint for changes of its own.
     pub(crate) is_urgent: bool,
-    /// Bytes that are in memory only.
+    /// Bytes that are in memory only, and those that were replaced since the last checkpoint and
+    /// that snapshots need.
     pub(crate) dirty_bytes: u64,
     /// The used bytes of the redo area, and its length.
     pub(crate) redo_bytes: (u64, u64),

@@ -22,10 +22,11 @@ pub(crate) mod scrub_progress;
 pub(crate) mod write_throttle;
 pub(crate) mod writer_lock;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use flotilla_vfs::LockGuard;
+use flotilla_vfs::{FileSystem, LockGuard};
 
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -33,7 +34,8 @@ use crate::memory::meta::MetaPage;
 use crate::memory::page_reader::PageReader;
 use crate::memory::private_pages::PrivatePages;
 use crate::memory::root::Root;
-use crate::memory::slab::Slab;
+use crate::memory::slab::{SLAB_BYTES, Slab};
+use crate::memory::spill_file::SpillFile;
 use crate::redo::Redo;
 use crate::shared::background::Background;
 use crate::shared::defrag_cursor::DefragPass;
@@ -64,8 +66,16 @@ pub(crate) struct StoreShared {
     pub(crate) counters: PageCounters,
     /// Memory that the last transaction has left for the next.
     pub(crate) private_pages: Mutex<PrivatePages>,
+    pub(crate) spill: SpillPlace,
     poisoned: AtomicBool,
     _lock: Box<dyn LockGuard>,
+}
+
+/// Where the spill file is, or will be.
+pub(crate) struct SpillPlace {
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) path: PathBuf,
+    pub(crate) file: Mutex<Option<Arc<SpillFile>>>,
 }
 
 /// The state of the last checkpoint.
@@ -101,12 +111,18 @@ pub(crate) struct PageCounters {
     pub(crate) owed_units: AtomicU64,
     /// Bytes of pages and values that a checkpoint is writing.
     pub(crate) writing_bytes: AtomicU64,
+    /// Bytes in memory at the cut of a checkpoint that spills, until it has.
+    pub(crate) spilling_bytes: AtomicU64,
+    /// Bytes written to the spill file, and how often that failed.
+    pub(crate) spill_written_bytes: AtomicU64,
+    pub(crate) spill_errors: AtomicU64,
 }
 
 impl StoreShared {
     pub(crate) fn new(
         parts: (PageReader, Redo, SpaceManager, Arc<Root>, LastCheckpoint),
         options: Options,
+        spill: SpillPlace,
         lock: Box<dyn LockGuard>,
     ) -> StoreShared {
         let (page_reader, redo, space, root, written) = parts;
@@ -124,6 +140,7 @@ impl StoreShared {
             resizing: Mutex::new(()),
             counters: PageCounters::default(),
             private_pages: Mutex::new(PrivatePages::default()),
+            spill,
             poisoned: AtomicBool::new(false),
             _lock: lock,
         }
@@ -139,6 +156,30 @@ impl StoreShared {
     pub(crate) fn dirty_bytes(&self) -> u64 {
         let writing = self.counters.writing_bytes.load(Ordering::Relaxed);
         self.space.lock().dirty_bytes() + writing
+    }
+
+    /// As [`StoreShared::dirty_bytes`], with what was replaced since the last checkpoint and is
+    /// needed by snapshots; of a checkpoint that spills, with all that it frees at its end.
+    pub(crate) fn grown_bytes(&self) -> u64 {
+        let writing = self.counters.writing_bytes.load(Ordering::Relaxed);
+        let spilling = self.counters.spilling_bytes.load(Ordering::Relaxed);
+        self.space.lock().grown_bytes() + writing.max(spilling)
+    }
+
+    /// Whether memory can be mapped from a file in its place.
+    pub(crate) fn can_spill(&self) -> bool {
+        self.page_reader.is_mapped()
+    }
+
+    /// The spill file, which the first call makes.
+    pub(crate) fn spill_file(&self) -> std::io::Result<Arc<SpillFile>> {
+        let mut made = self.spill.file.lock();
+        if let Some(file) = &*made {
+            return Ok(Arc::clone(file));
+        }
+        let SpillPlace { fs, path, .. } = &self.spill;
+        let file = Arc::new(SpillFile::create(&**fs, path, SLAB_BYTES as u64)?);
+        Ok(Arc::clone(made.insert(file)))
     }
 
     /// Releases what `count` ended snapshots and their things held.

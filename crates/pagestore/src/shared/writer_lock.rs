@@ -76,6 +76,17 @@ impl WriterLock {
         self.now_serving.load(SeqCst) != self.next_ticket.load(SeqCst)
     }
 
+    /// The ticket of the holder, if a thread holds the lock.
+    pub(crate) fn holder(&self) -> Option<u64> {
+        let ticket = self.now_serving.load(SeqCst);
+        (self.next_ticket.load(SeqCst) != ticket).then_some(ticket)
+    }
+
+    /// Whether the holder with this ticket has unlocked.
+    pub(crate) fn has_released(&self, ticket: u64) -> bool {
+        self.now_serving.load(SeqCst) > ticket
+    }
+
     /// How many threads hold the lock or wait for it.
     #[cfg(test)]
     pub(crate) fn queue_len(&self) -> u64 {

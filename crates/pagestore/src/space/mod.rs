@@ -41,6 +41,8 @@ pub(crate) struct SpaceManager {
     /// memory nonetheless.
     retired: EpochList<UnlinkedFrame>,
     retired_bytes: u64,
+    /// Bytes of pending spans that were replaced before a checkpoint wrote them.
+    superseded: SupersededBytes,
     /// Memory for pages.
     pub(crate) page_alloc: PageAlloc,
     ended: EndedRoots,
@@ -66,6 +68,28 @@ pub(crate) struct FileTail {
     pub(crate) durable_end: u64,
     /// The file is to be truncated behind that.
     pub(crate) is_cut: bool,
+}
+
+/// Bytes of pages and values that were replaced before a checkpoint wrote them: only old snapshots
+/// need their memory.
+#[derive(Default)]
+struct SupersededBytes {
+    held: u64,
+    /// The same at the cut of the last checkpoint.
+    at_cut: u64,
+    /// By how much they had grown at that cut since the one before.
+    before_cut: u64,
+}
+
+impl SupersededBytes {
+    fn grown(&self) -> u64 {
+        self.held.saturating_sub(self.at_cut)
+    }
+
+    fn cut(&mut self) {
+        self.before_cut = self.grown();
+        self.at_cut = self.held;
+    }
 }
 
 /// Things of ended snapshots that a transaction looks at, at least, when it begins and when it
@@ -94,6 +118,7 @@ impl SpaceManager {
             dirty_bytes: 0,
             retired,
             retired_bytes: 0,
+            superseded: SupersededBytes::default(),
             page_alloc: PageAlloc::default(),
             ended,
             endings: VecDeque::new(),
@@ -260,7 +285,9 @@ impl SpaceManager {
 
     /// Looks at up to `count` things that waited for ended snapshots: retired buffers, then spans.
     fn release_unneeded(&mut self, page_reader: &PageReader, count: usize) -> usize {
-        let SpaceManager { retired, retired_bytes, pending, freelist, page_alloc, .. } = self;
+        let SpaceManager {
+            retired, retired_bytes, superseded, pending, freelist, page_alloc, ..
+        } = self;
         let retired_count = retired.collect(count, |taken| {
             debug_assert!(*retired_bytes >= taken.len() as u64, "a buffer was not counted");
             *retired_bytes -= taken.len() as u64;
@@ -268,6 +295,7 @@ impl SpaceManager {
         });
         let span_count = pending.collect(count - retired_count, |span| {
             if let Some(taken) = page_reader.forget(span) {
+                superseded.held = superseded.held.saturating_sub(span.bytes());
                 page_alloc.recycle(taken);
             }
             freelist.release(span);
@@ -385,10 +413,15 @@ impl SpaceManager {
         for &(span, created_txid) in replaced {
             self.changed.insert(group_of(span.start) as u64);
             // Replaced before a checkpoint came: it is never written.
-            if self.dirty.remove(span.start) {
+            let was_dirty = self.dirty.remove(span.start);
+            if was_dirty {
                 self.dirty_bytes -= span.bytes();
             }
-            if self.pending.add(span, created_txid, txid) {
+            let is_free = self.pending.add(span, created_txid, txid);
+            if was_dirty && !is_free {
+                self.superseded.held += span.bytes();
+            }
+            if is_free {
                 if let Some(taken) = page_reader.forget(span) {
                     self.page_alloc.recycle(taken);
                 }
@@ -420,9 +453,38 @@ impl SpaceManager {
         self.dirty_bytes
     }
 
+    /// Bytes in memory that only snapshots other than the last published state need. A part of them
+    /// may wait for no more than the next transaction.
+    pub(crate) fn old_version_bytes(&self) -> u64 {
+        let held = self.retired_bytes + self.superseded.held;
+        held.saturating_sub(self.page_alloc.spilled_bytes())
+    }
+
+    /// Bytes by which the memory has grown since the last checkpoint: dirty ones, and those that
+    /// were replaced before they were written and that a snapshot needs.
+    pub(crate) fn grown_bytes(&self) -> u64 {
+        self.dirty_bytes + self.superseded.grown()
+    }
+
+    /// By how much [`SpaceManager::grown_bytes`] was more than the dirty bytes, at the last cut.
+    pub(crate) fn superseded_before_cut(&self) -> u64 {
+        self.superseded.before_cut
+    }
+
+    /// The oldest transaction whose state a snapshot, or a transaction, reads.
+    pub(crate) fn oldest_reader(&self) -> Option<u64> {
+        self.retired.oldest()
+    }
+
+    /// First units of what is dirty.
+    pub(crate) fn dirty_starts(&self) -> impl Iterator<Item = u64> {
+        self.dirty.iter()
+    }
+
     /// Hands over the dirty units, for a checkpoint of the last published root.
     pub(crate) fn take_dirty(&mut self) -> UnitSet {
         self.dirty_bytes = 0;
+        self.superseded.cut();
         std::mem::take(&mut self.dirty)
     }
 }

@@ -246,6 +246,6 @@ fn redo_area_without_room_for_a_directory_is_let_go() {
         shared.counters.file_bytes.store(reserved, Ordering::Relaxed);
     }
     assert_eq!(store.sync().unwrap(), store.read().txid());
-    assert!(shared.redo.cut().is_some());
+    assert!(shared.redo.ring_use().is_some());
     store.check().unwrap();
 }

@@ -487,7 +487,7 @@ fn what_lay_where_the_area_is_made_is_no_frame() {
     let mut before = vec![0; store.stats().file_bytes as usize];
     fs.open(&path(), OpenMode::Read).unwrap().read_exact_at(&mut before, 0).unwrap();
     let made = put(&store, 2, b"makes the area", CommitDurability::Sync).unwrap();
-    let at = store.shared().redo.cut().unwrap().span.start as usize * UNIT_BYTES;
+    let at = store.shared().redo.ring_use().unwrap().span.start as usize * UNIT_BYTES;
     assert_eq!((made, &before[at..at + forged.len()]), (4, &forged[..]));
     drop(store);
     fs.power_loss(1);

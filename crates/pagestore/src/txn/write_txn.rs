@@ -157,7 +157,7 @@ impl<'a> WriteTxn<'a> {
 
 /// Throttles the writer, which holds the writer lock, if there are too many dirty bytes.
 fn hold_back(shared: &StoreShared) -> Result<()> {
-    let dirty_bytes = || shared.refuse_if_poisoned().ok().map(|()| shared.dirty_bytes());
+    let dirty_bytes = || shared.refuse_if_poisoned().ok().map(|()| shared.grown_bytes());
     let held = shared.background.write_throttle.throttle(shared.options.limits(), dirty_bytes);
     held.map_err(|DiskFull| Error::NoSpace)?;
     shared.refuse_if_poisoned()

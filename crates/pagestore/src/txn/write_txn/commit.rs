@@ -219,12 +219,12 @@ fn publish(mut state: TxnState, shared: &StoreShared) -> Result<RedoRecorder> {
     // now.
     let recorder = state.into_recorder();
     space.publish(&shared.page_reader, txid, &spans, &written.replaced);
-    let dirty_bytes = space.dirty_bytes();
+    let grown_bytes = space.grown_bytes();
     let garbage = space.page_alloc.take_garbage();
     let asks_for_slabs = space.page_alloc.asks_for_slabs();
     drop(space);
     drop(garbage);
-    if asks_for_slabs || dirty_bytes >= shared.options.dirty_soft_bytes {
+    if asks_for_slabs || grown_bytes >= shared.options.dirty_soft_bytes {
         shared.background.notify.signal();
     }
     Ok(recorder)

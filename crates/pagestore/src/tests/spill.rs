@@ -1,0 +1,186 @@
+//! Memory that only old snapshots need goes to a temporary file, and no reader sees a difference.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flotilla_vfs::os::OsFs;
+
+use crate::{Options, PageStore, Tree, ValueRef};
+
+type Rows = BTreeMap<u32, Vec<u8>>;
+
+fn open(dir: &std::path::Path, old_version_bytes: u64) -> PageStore {
+    let options = Options::default().old_version_bytes(old_version_bytes).checkpoint_interval(None);
+    PageStore::open_with(Arc::new(OsFs::new()), &dir.join("pages"), options).unwrap()
+}
+
+/// Changes rows by some transactions, of short values and of long ones.
+fn change(store: &PageStore, rows: &mut Rows, rng: &mut fastrand::Rng, count: u32) {
+    for _ in 0..count {
+        let mut txn = store.write().unwrap();
+        let mut tree = txn.tree("t").unwrap();
+        for _ in 0..40 {
+            let key = rng.u32(..6000);
+            let len = if rng.u8(..20) == 0 { rng.usize(3000..20_000) } else { 300 };
+            let value = vec![rng.u8(..); len];
+            tree.put(&key.to_be_bytes(), &value).unwrap();
+            rows.insert(key, value);
+        }
+        txn.publish().unwrap();
+    }
+}
+
+fn assert_is(tree: &Tree, rows: &Rows) {
+    let mut range = tree.range(..);
+    for (key, value) in rows {
+        let (found, bytes) = range.next().unwrap().expect("another row");
+        assert_eq!((found, bytes), (&key.to_be_bytes()[..], &value[..]));
+    }
+    assert!(range.next().unwrap().is_none());
+}
+
+#[test]
+fn old_snapshots_see_the_same_when_their_memory_is_spilled() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path(), 0);
+    let (mut rows, mut rng) = (Rows::new(), fastrand::Rng::with_seed(1));
+    change(&store, &mut rows, &mut rng, 100);
+    store.checkpoint().unwrap();
+    let mut held: Vec<(Tree, Rows)> = Vec::new();
+    for _ in 0..8 {
+        held.push((store.read().tree("t").unwrap().unwrap(), rows.clone()));
+        change(&store, &mut rows, &mut rng, 60);
+        held.push((store.read().tree("t").unwrap().unwrap(), rows.clone()));
+        change(&store, &mut rows, &mut rng, 60);
+        store.checkpoint().unwrap();
+    }
+    // Borrowed before the rest is spilled, and looked at behind it.
+    let borrowed: Vec<(ValueRef<'_>, &Vec<u8>)> = (held.iter())
+        .flat_map(|(tree, rows)| {
+            let some = rows.iter().step_by(50);
+            some.map(|(key, value)| (tree.get(&key.to_be_bytes()).unwrap().unwrap(), value))
+        })
+        .collect();
+    for _ in 0..4 {
+        change(&store, &mut rows, &mut rng, 60);
+        store.checkpoint().unwrap();
+    }
+    let spill = store.stats().spill;
+    assert!(spill.spilled_bytes > 20 << 20 && spill.error_count == 0, "{spill:?}");
+    assert!(spill.old_version_bytes < spill.spilled_bytes, "{spill:?}");
+    assert!(std::fs::exists(dir.path().join("pages.spill")).is_ok_and(|exists| !exists));
+    assert!(borrowed.iter().all(|(found, value)| **found == value[..]));
+    drop(borrowed);
+    for (tree, rows) in &held {
+        assert_is(tree, rows);
+    }
+    store.check().unwrap();
+    // Every other one first: what the others see stays.
+    let mut number = 0;
+    held.retain(|_| {
+        number += 1;
+        number % 2 == 0
+    });
+    change(&store, &mut rows, &mut rng, 60);
+    store.checkpoint().unwrap();
+    for (tree, rows) in &held {
+        assert_is(tree, rows);
+    }
+    drop(held);
+    for _ in 0..3 {
+        change(&store, &mut rows, &mut rng, 60);
+        store.checkpoint().unwrap();
+    }
+    assert_is(&store.read().tree("t").unwrap().unwrap(), &rows);
+    assert_eq!((store.stats().spill.spilled_bytes, store.stats().spill.file_bytes), (0, 0));
+    store.check().unwrap();
+}
+
+#[test]
+fn readers_and_writers_go_on_while_memory_is_spilled() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path(), 0);
+    let (mut rows, mut rng) = (Rows::new(), fastrand::Rng::with_seed(2));
+    change(&store, &mut rows, &mut rng, 100);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut held = std::collections::VecDeque::new();
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let tree = store.read().tree("t").unwrap().unwrap();
+                    let seen = sums(&tree);
+                    held.push_back((tree, seen));
+                    if held.len() > 6 {
+                        let (tree, seen) = held.pop_front().unwrap();
+                        assert_eq!(sums(&tree), seen);
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                store.checkpoint().unwrap();
+            }
+        });
+        for _ in 0..40 {
+            change(&store, &mut rows, &mut rng, 20);
+            std::thread::yield_now();
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(store.stats().spill.written_bytes > 0);
+    assert_is(&store.read().tree("t").unwrap().unwrap(), &rows);
+    store.check().unwrap();
+}
+
+fn sums(tree: &Tree) -> (u64, u64) {
+    let (mut range, mut sum, mut count) = (tree.range(..), 0, 0);
+    while let Some((_, value)) = range.next().unwrap() {
+        sum += value.iter().map(|&byte| u64::from(byte)).sum::<u64>();
+        count += 1;
+    }
+    (sum, count)
+}
+
+#[test]
+fn without_old_snapshots_nothing_is_spilled() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path(), 0);
+    let (mut rows, mut rng) = (Rows::new(), fastrand::Rng::with_seed(3));
+    for _ in 0..5 {
+        change(&store, &mut rows, &mut rng, 100);
+        store.checkpoint().unwrap();
+        store.maintain(Duration::ZERO).unwrap();
+    }
+    assert_eq!(store.stats().spill.written_bytes, 0);
+}
+
+#[test]
+fn an_open_transaction_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path(), 0);
+    let (mut rows, mut rng) = (Rows::new(), fastrand::Rng::with_seed(4));
+    change(&store, &mut rows, &mut rng, 100);
+    store.checkpoint().unwrap();
+    let held = store.read().tree("t").unwrap().unwrap();
+    change(&store, &mut rows, &mut rng, 100);
+    let other = store.read().tree("t").unwrap().unwrap();
+    change(&store, &mut rows, &mut rng, 100);
+    // Its pages lie in slabs that the checkpoint closes, and it goes on writing to them.
+    let mut txn = store.write().unwrap();
+    txn.tree("t").unwrap().put(&0_u32.to_be_bytes(), &[1; 300]).unwrap();
+    store.checkpoint().unwrap();
+    assert_eq!(store.stats().spill.written_bytes, 0, "it writes to the slabs");
+    txn.tree("t").unwrap().put(&0_u32.to_be_bytes(), &[2; 300]).unwrap();
+    rows.insert(0, vec![2; 300]);
+    txn.publish().unwrap();
+    assert_is(&store.read().tree("t").unwrap().unwrap(), &rows);
+    change(&store, &mut rows, &mut rng, 100);
+    store.checkpoint().unwrap();
+    assert!(store.stats().spill.spilled_bytes > 0, "{:?}", store.stats().spill);
+    assert_is(&store.read().tree("t").unwrap().unwrap(), &rows);
+    assert!(held.len() <= other.len());
+    store.check().unwrap();
+}
