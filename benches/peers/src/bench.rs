@@ -100,9 +100,13 @@ impl Bench {
         engine: Contender,
         latency: &Histogram<u64>,
     ) {
-        for (metric, quantile) in
-            [(Metric::P50Us, 0.5), (Metric::P99Us, 0.99), (Metric::P999Us, 0.999)]
-        {
+        let quantiles = [
+            (Metric::P50Us, 0.5),
+            (Metric::P99Us, 0.99),
+            (Metric::P999Us, 0.999),
+            (Metric::P9999Us, 0.9999),
+        ];
+        for (metric, quantile) in quantiles {
             self.records.add(workload, case, engine, metric, us_at(latency, quantile));
         }
     }
