@@ -34,7 +34,7 @@ struct District {
 pub struct Transaction {
     /// The region that it reads in.
     pub home: usize,
-    /// The keys that it reads.
+    /// The keys that it reads; some, but for the first rows.
     pub reads: Vec<Bytes>,
     /// What it writes in each region; none if it only reads.
     pub writes: Vec<(usize, Vec<RawOp>)>,
@@ -179,7 +179,7 @@ impl Draft<'_> {
     }
 
     fn delivery(mut self) -> Transaction {
-        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        let (mut reads, mut writes) = (vec![self.row(Table::Warehouse, 0, 0)], Vec::new());
         for district in 0..DISTRICTS {
             let state = self.mix.district(self.warehouse, district);
             let made = state.orders.load(Ordering::Relaxed);

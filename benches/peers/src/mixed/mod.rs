@@ -49,6 +49,8 @@ use std::time::{Duration, Instant};
 
 /// The workload's name.
 pub const NAME: &str = "mixed";
+/// Clients in the closed loop, if nothing is said.
+pub const TERMINALS: usize = 64;
 /// Threads of clients.
 const CLIENT_THREADS: usize = 2;
 /// Writes of the first rows that are under way at once in one thread.
@@ -69,10 +71,10 @@ pub struct Options {
     #[arg(long, default_value_t = 256)]
     warehouses: u32,
     /// Clients in the closed loop.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = TERMINALS)]
     terminals: usize,
-    /// Seconds of load before each measurement.
-    #[arg(long, default_value_t = 20.0)]
+    /// Seconds of load before each measurement: until each log writes to files that it had before.
+    #[arg(long, default_value_t = 60.0)]
     warm_up: f64,
     /// Transactions a second of the open loop, instead of a third of the slowest peak; then no peak
     /// is measured.
