@@ -24,7 +24,7 @@ pub fn check(cluster: &Cluster, regions: u64, proofs: &[RowId]) -> Result<u64> {
             if Instant::now() > until {
                 return Err(format!("region {}: a replica lags behind", region_id(place)).into());
             }
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::park_timeout(Duration::from_millis(20));
         }
         let digests = cluster.stores.iter().map(|of| of.store.region_digest(region_id(place)));
         let digests = digests.collect::<std::result::Result<Vec<_>, _>>()?;

@@ -222,14 +222,14 @@ fn watch(
     warm_up: Duration,
     time: Duration,
 ) -> Result<Watched> {
-    std::thread::sleep(warm_up);
+    wait(warm_up);
     let before = Account::now(cluster, dir);
     window.open();
     let begin = Instant::now();
     let (mut log_bytes, mut pages_bytes) = (0, 0);
     let mut looked = Ok(());
     while begin.elapsed() < time && looked.is_ok() && cluster.check().is_ok() {
-        std::thread::sleep(LOOK_EVERY.min(time.saturating_sub(begin.elapsed())));
+        wait(LOOK_EVERY.min(time.saturating_sub(begin.elapsed())));
         looked = account::on_disk(cluster, engine).map(|(logs, pages)| {
             log_bytes = logs.max(log_bytes);
             pages_bytes = pages.max(pages_bytes);
@@ -240,6 +240,13 @@ fn watch(
     let time = begin.elapsed();
     let used = Account::now(cluster, dir)?.since(&before?);
     looked.map(|()| Watched { time, used, log_bytes, pages_bytes })
+}
+
+fn wait(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::thread::park_timeout(end.saturating_duration_since(Instant::now()));
+    }
 }
 
 fn finish(
@@ -289,5 +296,41 @@ impl Outcome {
             self.refused,
             self.proven
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rows::Table;
+
+    fn small() -> Options {
+        let (regions, warehouses, terminals, warm_up) = (4, 6, 4, 0.05);
+        Options { regions, warehouses, terminals, warm_up, rate: None, peak_only: true }
+    }
+
+    #[test]
+    fn every_engine_carries_the_mix_and_all_is_proven() {
+        for engine in Contender::built() {
+            for rate in [None, Some(200.0)] {
+                let dir = tempfile::tempdir_in(".").expect("a temporary directory");
+                let kind = (Duration::from_millis(300), Kind::Half);
+                let outcome = once(engine, dir.path(), &small(), kind, rate).expect("it runs");
+                assert!(!outcome.writes.is_empty() && outcome.proven > 0, "{engine}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_proof_sees_a_row_that_is_missing() {
+        let dir = tempfile::tempdir_in(".").expect("a temporary directory");
+        let mix = Mix::new(6, 4);
+        let missing = Cluster::run(Contender::Raftlog, dir.path(), 4, CLIENT_THREADS, |cluster| {
+            load(cluster, &mix, Kind::Half)?;
+            check::check(cluster, 4, &[RowId::new(Table::Stock, 1, 0, 1)])?;
+            check::check(cluster, 4, &[RowId::new(Table::History, 1, 0, 1)])
+        });
+        let error = missing.expect_err("nobody has paid").to_string();
+        assert!(error.contains("1 acknowledged rows"), "{error}");
     }
 }
