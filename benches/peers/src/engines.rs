@@ -6,6 +6,11 @@ mod raftlog;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
 
+#[cfg(all(feature = "raft-engine", feature = "mixed"))]
+pub(crate) use raft_engine::{Indexed, config as raft_engine_config};
+#[cfg(all(feature = "rocksdb", feature = "mixed"))]
+pub(crate) use rocksdb::{keys as rocksdb_keys, options as rocksdb_options};
+
 use crate::log::{RaftLog, Result, Settings};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};

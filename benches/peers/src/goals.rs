@@ -6,6 +6,8 @@ use crate::child::End;
 use crate::churn;
 use crate::engines::Contender;
 use crate::fetch;
+#[cfg(feature = "mixed")]
+use crate::mixed;
 use crate::open;
 use crate::record::{Metric, Records};
 use peers::figures::{Bound, ratio};
@@ -57,6 +59,8 @@ pub fn goals(bench: &Bench) -> Vec<Goal> {
         peer: Contender::Rocksdb,
         bound,
     }));
+    #[cfg(feature = "mixed")]
+    goals.mixed();
     goals.0
 }
 
@@ -89,6 +93,36 @@ impl Goals {
         for bytes in [128, 1024] {
             let case = Case { bytes, sync: false, ..synced(1) }.name();
             self.add(append::NAME, case, Metric::CpuNsPerEntry, Bound::AtMost(0.8));
+        }
+    }
+
+    /// Of the experiment that the log was made for: what replacing RocksDB has brought elsewhere,
+    /// and behind raft-engine in nothing.
+    #[cfg(feature = "mixed")]
+    fn mixed(&mut self) {
+        let goal = |case: &str, metric, peer, bound| Goal {
+            workload: mixed::NAME,
+            case: case.to_owned(),
+            metric,
+            peer,
+            bound,
+        };
+        let open = |metric, peer, bound| goal(mixed::OPEN, metric, peer, bound);
+        let (rocksdb, raft_engine) = (Contender::Rocksdb, Contender::RaftEngine);
+        self.0.push(open(Metric::DeviceKibPerCommit, rocksdb, Bound::AtMost(0.75)));
+        self.0.push(open(Metric::P999Us, rocksdb, Bound::AtMost(0.8)));
+        let peak = mixed::peak_case(mixed::TERMINALS);
+        self.0.push(goal(&peak, Metric::CommitsPerSecond, raft_engine, Bound::AtLeast(1.0)));
+        for metric in [
+            Metric::P50Us,
+            Metric::P99Us,
+            Metric::P999Us,
+            Metric::P9999Us,
+            Metric::CpuUsPerCommit,
+            Metric::DeviceKibPerCommit,
+            Metric::LogDiskMib,
+        ] {
+            self.0.push(open(metric, raft_engine, Bound::AtMost(1.0)));
         }
     }
 

@@ -66,12 +66,10 @@ impl Groups {
     }
 }
 
-/// The most that one thread alone writes. A faster engine would else touch more of the page cache,
-/// and of the memory of a virtual machine the more is touched the more comes from its host only
-/// then.
-const ALONE_BYTES_MAX: usize = 256 << 20;
+/// The most that all threads together write in one run, so that large entries do not fill the disk.
+const BYTES_MAX: usize = 16 << 30;
 
-/// Writes for `time`; one thread alone for less, if it is quick.
+/// Writes for `time`, or until the entries are as many bytes as a run may write.
 ///
 /// # Errors
 ///
@@ -124,9 +122,7 @@ fn write(
     let mut turn = thread;
     barrier.wait();
     let bytes = load.entries * data.entries(0, 1)[0].len();
-    let is_alone = load.threads == 1;
-    let turn_max =
-        turn.saturating_add(if is_alone { (ALONE_BYTES_MAX / bytes) as u64 } else { u64::MAX });
+    let turn_max = turn.saturating_add((BYTES_MAX / load.threads as usize / bytes) as u64);
     let end = Instant::now() + time;
     let mut begin = Instant::now();
     while begin < end && turn < turn_max {

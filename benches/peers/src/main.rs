@@ -1,8 +1,8 @@
 //! The log engine next to raft-engine and RocksDB: the same loads on each in turn, in one run.
 //!
 //! `cargo run --release -- all --quick` measures the most important cases in some minutes and ends
-//! with the table of what must hold. Without `--quick` it takes about an hour; with `--goals` only
-//! what that table needs is measured, at full length.
+//! with the table of what must hold. Without `--quick` it takes hours, since each measurement lasts
+//! 20 s; with `--goals` only what that table needs is measured, at full length.
 
 mod append;
 mod bench;
@@ -15,6 +15,8 @@ mod fetch;
 mod goals;
 mod load;
 mod log;
+#[cfg(feature = "mixed")]
+mod mixed;
 mod open;
 mod plot;
 mod record;
@@ -40,10 +42,11 @@ struct Options {
     /// The most important cases alone, shorter, three rounds.
     #[arg(long, global = true)]
     quick: bool,
-    /// How often each case is measured; 5, quick 3, if nothing is said.
+    /// How often each case is measured; 3 if nothing is said.
     #[arg(long, global = true)]
     rounds: Option<usize>,
-    /// How long one measurement of a load lasts; 2, quick 1, if nothing is said.
+    /// Seconds of one measurement of a load. Default 20, quick 2, of `mixed` 300, quick 20: shorter
+    /// runs show how an engine begins.
     #[arg(long, global = true)]
     seconds: Option<f64>,
     /// Engines to measure; by default all that are built in.
@@ -85,12 +88,38 @@ enum Workload {
     Memory,
     /// The load of a store with many regions: bytes written, and writes while purging.
     AppendCompactPurge,
+    /// Three replicas of many regions under a mix after TPC-C, with another log under them.
+    #[cfg(feature = "mixed")]
+    Mixed(mixed::Options),
     /// Opens a log in a process of its own; the other workloads start it.
     #[command(hide = true)]
     Child(child::Task),
     /// Reads a log in a process of its own, with little memory; `cold` starts it.
     #[command(hide = true)]
     ColdChild(cold::Task),
+}
+
+impl Workload {
+    /// Seconds of one measurement, if nothing is said.
+    fn seconds(&self, quick: bool) -> f64 {
+        match self {
+            #[cfg(feature = "mixed")]
+            Workload::Mixed(_) => {
+                if quick {
+                    20.0
+                } else {
+                    300.0
+                }
+            }
+            _ => {
+                if quick {
+                    2.0
+                } else {
+                    20.0
+                }
+            }
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -112,10 +141,10 @@ fn run(options: Options) -> Result<()> {
     }
     let dir = tempfile::Builder::new().prefix("peers-").tempdir_in(&options.dir)?;
     let quick = options.quick;
-    let seconds = options.seconds.unwrap_or(if quick { 1.0 } else { 2.0 });
+    let seconds = options.seconds.unwrap_or_else(|| options.workload.seconds(quick));
     let mut bench = Bench {
         engines: options.engines.clone().unwrap_or_else(Contender::built),
-        rounds: options.rounds.unwrap_or(if quick { 3 } else { 5 }).max(1),
+        rounds: options.rounds.unwrap_or(3).max(1),
         time: Duration::try_from_secs_f64(seconds)?,
         quick,
         data: options.data,
@@ -151,6 +180,8 @@ fn measure_all(workload: &Workload, bench: &mut Bench) -> Result<()> {
         Workload::Memory => open::run_memory(bench),
         Workload::AppendCompactPurge => churn::run(bench),
         Workload::Child(_) | Workload::ColdChild(_) => Ok(()),
+        #[cfg(feature = "mixed")]
+        Workload::Mixed(options) => mixed::run(bench, options),
     }
 }
 

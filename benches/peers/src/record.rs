@@ -38,6 +38,28 @@ pub enum Metric {
     HeapMibPerMillion,
     /// Growth of the heap for each million entries, MiB, in a process that opened the log.
     OpenedHeapMibPerMillion,
+    /// Transactions a second, those that only read included.
+    TransactionsPerSecond,
+    /// Transactions a second that wrote.
+    CommitsPerSecond,
+    /// CPU time of all threads, us for each transaction that wrote.
+    CpuUsPerCommit,
+    /// Bytes that the device has counted for each transaction that wrote, KiB.
+    DeviceKibPerCommit,
+    /// Of these, those that the pages have not written: logs and the file system's metadata, KiB.
+    LogKibPerCommit,
+    /// Bytes that the pages have written for each transaction that wrote, KiB.
+    PagesKibPerCommit,
+    /// Bytes of pages of the cache that the process made dirty, likewise, KiB.
+    DirtiedKibPerCommit,
+    /// Bytes on disk of all logs, the most that was seen, MiB.
+    LogDiskMib,
+    /// Bytes on disk of all page files, the most that was seen, MiB.
+    PagesDiskMib,
+    /// 99.9 % of the transactions that only read took at most so many us.
+    ReadP999Us,
+    /// The longest of all, ms.
+    LongestMs,
 }
 
 impl Metric {
@@ -59,6 +81,17 @@ impl Metric {
             Metric::DiskMib => "disk MiB",
             Metric::HeapMibPerMillion => "heap MiB/million",
             Metric::OpenedHeapMibPerMillion => "heap MiB/million, opened",
+            Metric::TransactionsPerSecond => "transactions/s",
+            Metric::CommitsPerSecond => "commits/s",
+            Metric::CpuUsPerCommit => "cpu us/commit",
+            Metric::DeviceKibPerCommit => "device KiB/commit",
+            Metric::LogKibPerCommit => "of it not pages, KiB",
+            Metric::PagesKibPerCommit => "pages KiB/commit",
+            Metric::DirtiedKibPerCommit => "dirtied KiB/commit",
+            Metric::LogDiskMib => "logs on disk MiB",
+            Metric::PagesDiskMib => "pages on disk MiB",
+            Metric::ReadP999Us => "reads p99.9 us",
+            Metric::LongestMs => "longest ms",
         }
     }
 }

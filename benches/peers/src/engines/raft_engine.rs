@@ -15,14 +15,19 @@ const PREFILL_BYTES: u64 = 1 << 30;
 
 /// Opens it with its defaults, the purge threshold apart.
 pub(crate) fn open(dir: &Path, settings: Settings, prefill: bool) -> Result<Box<dyn RaftLog>> {
-    let config = Config {
+    let config = config(dir, settings.purge_above_bytes, prefill)?;
+    Ok(Box::new(Theirs { engine: Engine::open(config)? }))
+}
+
+/// Its defaults, the purge threshold apart.
+pub(crate) fn config(dir: &Path, purge_above_bytes: u64, prefill: bool) -> Result<Config> {
+    Ok(Config {
         dir: dir.to_str().ok_or("the directory's name is not Unicode")?.to_owned(),
-        purge_threshold: ReadableSize(settings.purge_above_bytes),
+        purge_threshold: ReadableSize(purge_above_bytes),
         prefill_for_recycle: prefill,
         prefill_limit: prefill.then_some(ReadableSize(PREFILL_BYTES)),
         ..Config::default()
-    };
-    Ok(Box::new(Theirs { engine: Engine::open(config)? }))
+    })
 }
 
 struct Theirs {
@@ -30,7 +35,7 @@ struct Theirs {
 }
 
 /// Tells the engine where an entry's index is.
-struct Indexed;
+pub(crate) struct Indexed;
 
 impl MessageExt for Indexed {
     type Entry = Entry;

@@ -4,6 +4,7 @@
 //! differ from RocksDB's own, except that all levels below the second use lz4, which is the one
 //! codec built in.
 
+use self::keys::{ENTRY, STATE, index_of, key};
 use crate::log::{Append, Fetched, RaftLog, Result, Settings, TERM, Writer};
 use ::rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, Direction, IteratorMode, Options, ReadOptions,
@@ -12,9 +13,6 @@ use ::rocksdb::{
 use std::ops::Range;
 use std::path::Path;
 
-const KEY_BYTES: usize = 17;
-const ENTRY: u8 = 1;
-const STATE: u8 = 2;
 const CACHE_BYTES: usize = 512 << 20;
 
 /// An entry as its callers get it.
@@ -29,7 +27,8 @@ pub(crate) fn open(dir: &Path, _settings: Settings) -> Result<Box<dyn RaftLog>> 
     Ok(Box::new(Rocks { db: DB::open(&options(), dir)? }))
 }
 
-fn options() -> Options {
+/// TiKV's for its raft database.
+pub(crate) fn options() -> Options {
     let mut table = BlockBasedOptions::default();
     table.set_block_size(64 << 10);
     table.set_block_cache(&Cache::new_lru_cache(CACHE_BYTES));
@@ -61,16 +60,29 @@ fn options() -> Options {
     options
 }
 
-fn key(group: u64, kind: u8, index: u64) -> [u8; KEY_BYTES] {
-    let mut key = [0; KEY_BYTES];
-    key[..8].copy_from_slice(&group.to_be_bytes());
-    key[8] = kind;
-    key[9..].copy_from_slice(&index.to_be_bytes());
-    key
-}
+/// Keys: the group, a byte for the kind, the index.
+pub(crate) mod keys {
+    use crate::log::Result;
 
-fn index_of(key: &[u8]) -> Result<u64> {
-    Ok(u64::from_be_bytes(key.get(9..KEY_BYTES).ok_or("a short key")?.try_into()?))
+    const KEY_BYTES: usize = 17;
+    /// An entry.
+    pub(crate) const ENTRY: u8 = 1;
+    /// A small value of a group.
+    pub(crate) const STATE: u8 = 2;
+
+    /// The key of an entry or of a group's value.
+    pub(crate) fn key(group: u64, kind: u8, index: u64) -> [u8; KEY_BYTES] {
+        let mut key = [0; KEY_BYTES];
+        key[..8].copy_from_slice(&group.to_be_bytes());
+        key[8] = kind;
+        key[9..].copy_from_slice(&index.to_be_bytes());
+        key
+    }
+
+    /// The index in a key.
+    pub(crate) fn index_of(key: &[u8]) -> Result<u64> {
+        Ok(u64::from_be_bytes(key.get(9..KEY_BYTES).ok_or("a short key")?.try_into()?))
+    }
 }
 
 struct Rocks {
