@@ -17,6 +17,7 @@ mod log;
 mod open;
 mod plot;
 mod record;
+mod room;
 mod table;
 
 use crate::bench::Bench;
@@ -82,6 +83,8 @@ enum Workload {
     Memory,
     /// The load of a store with many regions: bytes written, and writes while purging.
     AppendCompactPurge,
+    /// Bytes on disk and bytes written where some groups are never compacted.
+    Room,
     /// Opens a log in a process of its own; the other workloads start it.
     #[command(hide = true)]
     Child(child::Task),
@@ -132,13 +135,15 @@ fn measure_all(workload: &Workload, bench: &mut Bench) -> Result<()> {
             fetch::run(bench)?;
             open::run_memory(bench)?;
             open::run(bench)?;
-            churn::run(bench)
+            churn::run(bench)?;
+            room::run(bench)
         }
         Workload::Append => append::run(bench),
         Workload::Fetch => fetch::run(bench),
         Workload::Open => open::run(bench),
         Workload::Memory => open::run_memory(bench),
         Workload::AppendCompactPurge => churn::run(bench),
+        Workload::Room => room::run(bench),
         Workload::Child(_) => Ok(()),
     }
 }

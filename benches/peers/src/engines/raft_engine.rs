@@ -15,13 +15,16 @@ const PREFILL_BYTES: u64 = 1 << 30;
 
 /// Opens it with its defaults, the purge threshold apart.
 pub(crate) fn open(dir: &Path, settings: Settings, prefill: bool) -> Result<Box<dyn RaftLog>> {
-    let config = Config {
+    let mut config = Config {
         dir: dir.to_str().ok_or("the directory's name is not Unicode")?.to_owned(),
         purge_threshold: ReadableSize(settings.purge_above_bytes),
         prefill_for_recycle: prefill,
         prefill_limit: prefill.then_some(ReadableSize(PREFILL_BYTES)),
         ..Config::default()
     };
+    if let Some(file_bytes) = settings.file_bytes {
+        config.target_file_size = ReadableSize(file_bytes);
+    }
     Ok(Box::new(Theirs { engine: Engine::open(config)? }))
 }
 
