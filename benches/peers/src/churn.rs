@@ -64,7 +64,7 @@ fn once(bench: &mut Bench, name: &str, engine: Contender) -> Result<()> {
     let data = Data::new(bench.data, ENTRY_BYTES);
     let dirtied_before = measure::dirtied_bytes()?;
     let written_before = measure::disk_written_bytes(&dir)?;
-    let log = engine.open(&dir, Settings { purge_above_bytes })?;
+    let log = engine.open(&dir, Settings { purge_above_bytes, file_bytes: None })?;
     let churn = Churn::new(log.as_ref(), &data, writes, purge_above_bytes);
     let begin = Instant::now();
     let latency = churn.run()?;

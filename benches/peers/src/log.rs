@@ -13,12 +13,14 @@ pub const TERM: u64 = 1;
 pub struct Settings {
     /// Bytes on disk above which [`RaftLog::purge`] should free some.
     pub purge_above_bytes: u64,
+    /// The length of one file of the log, if not the engine's default.
+    pub file_bytes: Option<u64>,
 }
 
 impl Default for Settings {
     /// So much that nothing is purged.
     fn default() -> Settings {
-        Settings { purge_above_bytes: 64 << 30 }
+        Settings { purge_above_bytes: 64 << 30, file_bytes: None }
     }
 }
 

@@ -20,6 +20,7 @@ mod mixed;
 mod open;
 mod plot;
 mod record;
+mod room;
 mod table;
 
 use crate::bench::Bench;
@@ -91,6 +92,8 @@ enum Workload {
     /// Three replicas of many regions under a mix after TPC-C, with another log under them.
     #[cfg(feature = "mixed")]
     Mixed(mixed::Options),
+    /// Bytes on disk and bytes written where some groups are never compacted.
+    Room,
     /// Opens a log in a process of its own; the other workloads start it.
     #[command(hide = true)]
     Child(child::Task),
@@ -171,7 +174,8 @@ fn measure_all(workload: &Workload, bench: &mut Bench) -> Result<()> {
             cold::run(bench)?;
             open::run_memory(bench)?;
             open::run(bench)?;
-            churn::run(bench)
+            churn::run(bench)?;
+            room::run(bench)
         }
         Workload::Append => append::run(bench),
         Workload::Fetch => fetch::run(bench),
@@ -182,6 +186,7 @@ fn measure_all(workload: &Workload, bench: &mut Bench) -> Result<()> {
         Workload::Child(_) | Workload::ColdChild(_) => Ok(()),
         #[cfg(feature = "mixed")]
         Workload::Mixed(options) => mixed::run(bench, options),
+        Workload::Room => room::run(bench),
     }
 }
 

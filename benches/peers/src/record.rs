@@ -34,6 +34,12 @@ pub enum Metric {
     DuringPurgeP999Us,
     /// Bytes on disk at the end, MiB.
     DiskMib,
+    /// The most bytes on disk after any purge, MiB.
+    DiskMibMax,
+    /// Bytes that the process passed to the kernel to be written for each byte of entries.
+    PassedPerByte,
+    /// Groups that the log asked to compact, over all purges.
+    GroupsAsked,
     /// Growth of the heap for each million entries, MiB, in the process that wrote them.
     HeapMibPerMillion,
     /// Growth of the heap for each million entries, MiB, in a process that opened the log.
@@ -79,6 +85,9 @@ impl Metric {
             Metric::PurgingP999Us => "p99.9 us once purging",
             Metric::DuringPurgeP999Us => "p99.9 us beside a purge",
             Metric::DiskMib => "disk MiB",
+            Metric::DiskMibMax => "disk MiB at most",
+            Metric::PassedPerByte => "passed/byte",
+            Metric::GroupsAsked => "groups asked",
             Metric::HeapMibPerMillion => "heap MiB/million",
             Metric::OpenedHeapMibPerMillion => "heap MiB/million, opened",
             Metric::TransactionsPerSecond => "transactions/s",

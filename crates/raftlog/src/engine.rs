@@ -178,12 +178,11 @@ impl LogEngine {
             ..Stats::default()
         };
         (stats.unsealed_segments, stats.recycled_segments) = self.group_commit.pool.counts();
-        for number in self.segments.numbers() {
-            if let Some(segment) = self.segments.get(number) {
-                stats.segments += 1;
-                // An unreadable length is no reason to have no figures at all.
-                stats.segment_bytes += segment.file.len().unwrap_or(0);
-            }
+        for segment in self.segments.all() {
+            stats.segments += 1;
+            stats.reduced_segments += u64::from(segment.header.is_reduced());
+            // An unreadable length is no reason to have no figures at all.
+            stats.segment_bytes += segment.file.len().unwrap_or(0);
         }
         stats.groups = self.group_commit.groups.count();
         stats.index_bytes = self.group_commit.groups.memory_bytes();
@@ -198,7 +197,7 @@ impl LogEngine {
     pub fn segments(&self) -> Result<Vec<SegmentStats>, Error> {
         let full = self.group_commit.pool.unsealed();
         let mut all = Vec::new();
-        for segment in self.segments.numbers().into_iter().filter_map(|n| self.segments.get(n)) {
+        for segment in self.segments.all() {
             let number = segment.number();
             let state =
                 if full.contains(&number) { SegmentState::Full } else { SegmentState::Sealed };

@@ -27,6 +27,8 @@ flotilla_base::metrics! { "log",
         /// They are the backlog of [`crate::LogEngine::maintain`]. Above two, writes seal by
         /// themselves.
         pub unsealed_segments: u64 => Gauge(None),
+        /// Segments of which only the tombstones are left, because older ones are still live.
+        pub reduced_segments: u64 => Gauge(None),
         /// Dead segments that are kept to be written to again.
         pub recycled_segments: u64 => Gauge(None),
         /// Bytes of the segments' files.
@@ -59,8 +61,10 @@ flotilla_base::metrics! { "log_purge",
         pub calls: u64 => Counter(None),
         /// Segments that purge has removed.
         pub segments: u64 => Counter(None),
-        /// Bytes of the files that purge has removed.
+        /// Bytes that purge has freed: of files removed, and of segments reduced.
         pub bytes: u64 => Counter(Bytes, "removed_bytes"),
+        /// Dead segments that purge has reduced to their tombstones, because older ones were live.
+        pub reduced_segments: u64 => Counter(None),
         /// Bytes of frames with rewritten records.
         ///
         /// They are part of [`Stats::bytes_written`], and the rest of that was written by users:
@@ -171,6 +175,7 @@ pub(crate) struct PurgeCounters {
     pub(crate) calls: AtomicU64,
     pub(crate) segments: AtomicU64,
     pub(crate) bytes: AtomicU64,
+    pub(crate) reduced_segments: AtomicU64,
     pub(crate) rewritten_bytes: AtomicU64,
     pub(crate) rewritten_records: AtomicU64,
 }
@@ -182,6 +187,7 @@ impl PurgeCounters {
             calls: load(&self.calls),
             segments: load(&self.segments),
             bytes: load(&self.bytes),
+            reduced_segments: load(&self.reduced_segments),
             rewritten_bytes: load(&self.rewritten_bytes),
             rewritten_records: load(&self.rewritten_records),
         }

@@ -15,7 +15,10 @@ const PREFILL_BYTES: u64 = 1 << 30;
 
 /// Opens it with its defaults, the purge threshold apart.
 pub(crate) fn open(dir: &Path, settings: Settings, prefill: bool) -> Result<Box<dyn RaftLog>> {
-    let config = config(dir, settings.purge_above_bytes, prefill)?;
+    let mut config = config(dir, settings.purge_above_bytes, prefill)?;
+    if let Some(file_bytes) = settings.file_bytes {
+        config.target_file_size = ReadableSize(file_bytes);
+    }
     Ok(Box::new(Theirs { engine: Engine::open(config)? }))
 }
 

@@ -11,7 +11,8 @@ const STATE: &[u8] = b"state";
 
 /// Opens it with its defaults, the purge threshold apart, and with the thread that it offers.
 pub(crate) fn open(dir: &Path, settings: Settings) -> Result<Box<dyn RaftLog>> {
-    let config = Config::default().purge_above_bytes(settings.purge_above_bytes);
+    let mut config = Config::default().purge_above_bytes(settings.purge_above_bytes);
+    config.segment_bytes = settings.file_bytes.unwrap_or(config.segment_bytes);
     let (log, _) = LogEngine::open_with(Arc::new(OsFs::new()), dir, config)?;
     let maintenance = log.maintain_in_background()?;
     Ok(Box::new(Ours { log, maintenance }))
@@ -46,10 +47,7 @@ impl RaftLog for Ours {
     }
 
     fn purge(&self) -> Result<Vec<u64>> {
-        let purged = self.log.purge_expired_files()?;
-        let holders =
-            purged.blocking_groups.iter().filter(|h| h.entries && purged.excess_bytes > 0);
-        Ok(holders.map(|h| h.group).collect())
+        Ok(self.log.purge_expired_files()?.groups_to_compact)
     }
 
     fn index_bytes(&self) -> Option<u64> {

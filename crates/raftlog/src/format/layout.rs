@@ -26,6 +26,8 @@ const SEGMENT_MAGIC: [u8; 8] = *b"flotilog";
 const FORMAT_VERSION: u32 = 2;
 /// The file is recycled: behind the frames any bytes may stand.
 const FLAG_REUSED: u32 = 1;
+/// The frames are gone: the file is this header and a footer with their tombstones.
+const FLAG_REDUCED: u32 = 2;
 const SEGMENT_CHECKSUM_AT: usize = SEGMENT_HEADER_BYTES - 4;
 
 const FRAME_MAGIC: u16 = 0xf10e;
@@ -52,6 +54,9 @@ pub(crate) struct SegmentHeader {
     /// Whether the file is recycled. Behind the frames are then the bytes of an earlier segment;
     /// otherwise zeros.
     pub(crate) is_reused: bool,
+    /// The last frame of the whole log when the segment was reduced to its tombstones; it was on
+    /// disk by then. Zero: the segment has its frames.
+    pub(crate) reduced_at_lsn: u64,
 }
 
 impl SegmentHeader {
@@ -60,9 +65,11 @@ impl SegmentHeader {
         let mut bytes = [0; SEGMENT_HEADER_BYTES];
         bytes[..8].copy_from_slice(&SEGMENT_MAGIC);
         bytes[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        let flags = if self.is_reused { FLAG_REUSED } else { 0 };
-        bytes[12..16].copy_from_slice(&flags.to_le_bytes());
+        let reused = if self.is_reused { FLAG_REUSED } else { 0 };
+        let reduced = if self.is_reduced() { FLAG_REDUCED } else { 0 };
+        bytes[12..16].copy_from_slice(&(reused | reduced).to_le_bytes());
         bytes[16..24].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.reduced_at_lsn.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.salt.to_le_bytes());
         let checksum = crc32c(&bytes[..SEGMENT_CHECKSUM_AT]);
         bytes[SEGMENT_CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
@@ -81,14 +88,24 @@ impl SegmentHeader {
             return Err("the segment has a format that this version does not know");
         }
         let flags = u32_at(bytes, 12);
-        if flags & !FLAG_REUSED != 0 {
+        if flags & !(FLAG_REUSED | FLAG_REDUCED) != 0 {
             return Err("the segment has a flag that this version does not know");
         }
-        Ok(SegmentHeader {
+        let header = SegmentHeader {
             segment: u64_at(bytes, 16),
             salt: u64_at(bytes, 32),
             is_reused: flags & FLAG_REUSED != 0,
-        })
+            reduced_at_lsn: u64_at(bytes, 24),
+        };
+        if header.is_reduced() != (flags & FLAG_REDUCED != 0) {
+            return Err("the segment's header contradicts its flags");
+        }
+        Ok(header)
+    }
+
+    /// Whether the frames are gone, and the footer holds only tombstones.
+    pub(crate) fn is_reduced(&self) -> bool {
+        self.reduced_at_lsn > 0
     }
 
     /// As [`SegmentHeader::decode`], of the file with this segment's name.
@@ -112,7 +129,7 @@ impl SegmentHeader {
     /// The fields of a header that fails its checksum. Frames that match theirs confirm the salt.
     pub(crate) fn guess(segment: u64, bytes: &[u8]) -> Option<SegmentHeader> {
         let salt = u64_at(bytes.get(..SEGMENT_HEADER_BYTES)?, 32);
-        Some(SegmentHeader { segment, salt, is_reused: true })
+        Some(SegmentHeader { segment, salt, is_reused: true, reduced_at_lsn: 0 })
     }
 }
 
@@ -323,8 +340,12 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    const SEGMENT: SegmentHeader =
-        SegmentHeader { segment: 3, salt: 0x1122_3344_5566_7788, is_reused: true };
+    const SEGMENT: SegmentHeader = SegmentHeader {
+        segment: 3,
+        salt: 0x1122_3344_5566_7788,
+        is_reused: true,
+        reduced_at_lsn: 0,
+    };
     const FRAME: FrameHeader = FrameHeader {
         kind: FrameKind::Batch,
         body_bytes: 16,
@@ -345,6 +366,31 @@ mod tests {
         golden[60..].copy_from_slice(&[0x48, 0xda, 0x91, 0xcb]);
         assert_eq!(SEGMENT.encode(), golden);
         assert_eq!(SegmentHeader::decode(&golden), Ok(SEGMENT));
+    }
+
+    #[test]
+    fn golden_bytes_of_the_header_of_a_reduced_segment() {
+        let reduced = SegmentHeader { is_reused: false, reduced_at_lsn: 0x0908, ..SEGMENT };
+        let mut golden = [0; 64];
+        golden[..8].copy_from_slice(b"flotilog");
+        golden[8] = 2;
+        golden[12] = 2;
+        golden[16] = 3;
+        golden[24..26].copy_from_slice(&[8, 9]);
+        golden[32..40].copy_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
+        let checksum = crc32c(&golden[..60]);
+        golden[60..].copy_from_slice(&checksum.to_le_bytes());
+        assert_eq!(reduced.encode(), golden);
+        assert_eq!(SegmentHeader::decode(&golden), Ok(reduced));
+        // The flag without the number, and the number without the flag.
+        for (at, byte) in [(24, 0), (12, 0)] {
+            let mut wrong = golden;
+            (wrong[at], wrong[25]) = (byte, if at == 24 { 0 } else { 9 });
+            let checksum = crc32c(&wrong[..60]);
+            wrong[60..].copy_from_slice(&checksum.to_le_bytes());
+            let refused = SegmentHeader::decode(&wrong);
+            assert_eq!(refused, Err("the segment's header contradicts its flags"));
+        }
     }
 
     #[test]

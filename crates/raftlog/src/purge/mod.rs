@@ -1,5 +1,6 @@
-//! Garbage collection: removes dead segments, oldest first, and rewrites live records of old ones.
+//! Garbage collection: removes dead segments, oldest first, and cleans old ones.
 
+mod cleaning;
 pub(crate) mod purger;
 pub(crate) mod rewrite;
 pub(crate) mod throttle;

@@ -1,12 +1,13 @@
-//! Purge: removes dead segments, strictly oldest first, and rewrites the oldest ones so that they
-//! die.
+//! Purge: removes dead segments, strictly oldest first, reduces others to their tombstones, and
+//! rewrites live records so that segments die.
 //!
 //! A tombstone (a compaction, a deletion, the removal of a group) must outlive all that it hides.
 //! It does, because the records that it hides lie in the same segment or an older one, and no
-//! segment goes before all older ones. So tombstones hold nothing, and a dead segment behind a live
-//! one has to wait. Lest it wait for ever, the live records of the oldest segment are rewritten to
-//! the end of the log, if the log is long and that pays; see
-//! `docs/decisions/0008-one-log-oldest-first.md`.
+//! segment goes before all older ones. So tombstones hold nothing, and of a dead segment behind a
+//! live one they are all that is kept: it is reduced to them. If the log is long, the live records
+//! of old segments that are mostly garbage are rewritten to its end; see
+//! [`crate::purge::cleaning`], `docs/decisions/0008-one-log-oldest-first.md` and
+//! `docs/decisions/0029-room-follows-live-bytes.md`.
 //!
 //! Some dead segments are recycled, to become segments again.
 //!
@@ -19,19 +20,15 @@ use crate::batch::log_batch::LogBatch;
 use crate::commit::group_commit::{GroupCommit, Log};
 use crate::error::Error;
 use crate::index::segment_usage::LiveUsage;
+use crate::purge::cleaning::{CleaningState, CleaningStep, FullSegment};
 use crate::purge::rewrite::{RewriteOutcome, Rewriter};
 use crate::purge::throttle::{RewriteThrottle, ThrottleLevel};
 use crate::queue::write_queue::Durability;
-use crate::segments::segment::{Segment, Segments};
+use crate::segments::reduced;
+use crate::segments::segment::Segments;
 use flotilla_base::sync::atomic::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// How often the blocking groups of a segment are reported, without anything of it being released,
-/// until it is rewritten whatever the write amplification.
-const REPORTS_MAX: u32 = 8;
-
-/// The bytes of the headers around a record that is written alone, about.
-const HEADERS_BYTES: u64 = 64;
 
 /// The result of a purge, and what blocks more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,12 +36,18 @@ const HEADERS_BYTES: u64 = 64;
 pub struct PurgeReport {
     /// Segments removed.
     pub segments: u64,
-    /// Bytes of their files.
+    /// Bytes freed: those of their files, and of segments that were reduced to their tombstones.
     pub bytes: u64,
     /// Bytes written to move live records out of old segments: the write amplification of purge.
     pub rewritten_bytes: u64,
-    /// By how many bytes the segments are still above [`crate::Config::purge_above_bytes`].
+    /// By how many bytes the live records are above [`crate::Config::purge_above_bytes`]: purge
+    /// frees garbage, so only compacting groups can help. Or, if purge may not rewrite, by how many
+    /// bytes the segments are above that limit and twice what is live.
     pub excess_bytes: u64,
+    /// The groups that should be compacted: live records take more than
+    /// [`crate::Config::purge_above_bytes`], and these groups hold most of an old segment that is
+    /// mostly live. They are named once for each so many bytes that are written.
+    pub groups_to_compact: Vec<u64>,
     /// The groups with live records in the oldest segment that is left, in order of their ids; none
     /// if that is the one being written.
     pub blocking_groups: Vec<BlockingGroup>,
@@ -67,18 +70,9 @@ pub struct BlockingGroup {
 /// The state of purge between two calls.
 #[derive(Debug, Default)]
 pub(crate) struct Purger {
-    reported: Option<ReportedSegment>,
     throttle: RewriteThrottle,
-}
-
-/// A segment that was too expensive to rewrite, so that its blocking groups were reported.
-#[derive(Clone, Copy, Debug)]
-struct ReportedSegment {
-    segment: u64,
-    /// Its live bytes at that time.
-    live_bytes: u64,
-    /// How often it was reported since then.
-    count: u32,
+    /// How much the log had written when groups were last asked to compact.
+    asked_at_bytes: Option<u64>,
 }
 
 /// The log that is purged.
@@ -86,108 +80,197 @@ struct ReportedSegment {
 struct PurgeContext<'a> {
     group_commit: &'a GroupCommit,
     segments: &'a Segments,
+    /// The newest segment when the call began. Records that are written from then on are not
+    /// rewritten again in this call.
+    newest: u64,
 }
 
 impl Purger {
-    /// Removes dead segments, and rewrites old ones where that is due.
+    /// Removes dead segments, and cleans old ones where that is due.
     pub(crate) fn run(
         &mut self,
         group_commit: &GroupCommit,
         segments: &Segments,
     ) -> Result<PurgeReport, Error> {
-        let log = PurgeContext { group_commit, segments };
+        let newest = group_commit.pool.newest();
+        let log = PurgeContext { group_commit, segments, newest };
         let config = &group_commit.pool.directory().config;
         let mut purged = PurgeReport::default();
-        // Records that are written from now on are not rewritten again in this call.
-        let newest = group_commit.pool.newest();
-        let mut budget = config.move_bytes_max;
-        let mut last_rewritten = None;
-        loop {
-            log.remove_dead(&mut purged)?;
-            let Some(oldest) = log.oldest_full(newest).filter(|_| budget > 0) else { break };
-            if last_rewritten.replace(oldest.number()) == Some(oldest.number()) {
-                // The segment should be gone. Without this check the loop would not end.
-                debug_assert!(false, "segment {} was emptied and is not dead", oldest.number());
-                break;
-            }
-            let Some(priority) = self.rewrite_priority(log, &oldest)? else { break };
-            group_commit.check()?;
-            let groups = log.groups_in(oldest.number()).into_iter().map(|holder| holder.group);
-            let throttle_level = ThrottleLevel::of(config, segments.file_bytes());
-            let mut rewriter =
-                Rewriter::new(group_commit, oldest, priority, (&mut self.throttle, throttle_level));
-            let outcome = rewriter.run(&groups.collect::<Vec<_>>(), budget)?;
-            purged.rewritten_bytes += rewriter.rewritten_bytes;
-            budget = budget.saturating_sub(rewriter.rewritten_bytes);
-            if outcome != RewriteOutcome::Complete {
-                log.remove_dead(&mut purged)?;
-                break;
-            }
+        let is_held = self.clean(log, &mut purged)?;
+        log.remove_dead(&mut purged)?;
+        let live_bytes = group_commit.with_log(|log| log.usage.live_bytes());
+        let (limit, file_bytes) = (config.purge_above_bytes, segments.file_bytes());
+        let most_bytes = limit.saturating_add(2 * live_bytes);
+        purged.excess_bytes =
+            live_bytes.saturating_sub(limit).max(file_bytes.saturating_sub(most_bytes));
+        let numbers = segments.numbers();
+        if let [oldest, _, ..] = numbers[..] {
+            purged.blocking_groups = log.groups_in(oldest);
         }
-        purged.excess_bytes = segments.file_bytes().saturating_sub(config.purge_above_bytes);
-        if let Some((oldest, true)) = segments.oldest() {
-            purged.blocking_groups = log.groups_in(oldest.number());
+        if live_bytes > limit && is_held {
+            purged.groups_to_compact = self.groups_to_compact(log, &purged.blocking_groups);
         }
         let counters = &group_commit.counters.purge;
         counters.calls.fetch_add(1, Ordering::Relaxed);
         Ok(purged)
     }
 
-    /// Whether and how the oldest segment is to be rewritten: only if its space is needed, and if
-    /// that pays or nothing else helps.
-    fn rewrite_priority(
-        &mut self,
-        log: PurgeContext<'_>,
-        oldest: &Segment,
-    ) -> Result<Option<WritePriority>, Error> {
-        let pool = &log.group_commit.pool;
-        let config = &pool.directory().config;
-        let is_short_of_room = pool.is_short_of_room();
-        if log.segments.file_bytes() <= config.purge_above_bytes && !is_short_of_room {
-            return Ok(None);
+    /// Of the groups with live records in the oldest segment those that hold most of it, unless
+    /// groups were asked a short while ago.
+    fn groups_to_compact(&mut self, log: PurgeContext<'_>, holders: &[BlockingGroup]) -> Vec<u64> {
+        let counters = &log.group_commit.counters;
+        let written_bytes = counters.bytes_written.load(Ordering::Relaxed);
+        let limit = log.group_commit.pool.directory().config.purge_above_bytes;
+        if self.asked_at_bytes.is_some_and(|asked| written_bytes - asked < limit) {
+            return Vec::new();
         }
-        if is_short_of_room {
-            log.seal_full()?;
-        }
-        // Whole items: what a rewrite would write, not only what is needed of them.
-        let live_bytes = log.group_commit.with_log(|l| l.usage.live(oldest.number()).bytes);
-        let file_bytes = oldest.file.len()?;
-        if live_bytes as f64 <= config.move_live_ratio_max * file_bytes as f64 {
-            return Ok(Some(WritePriority::Rewrite));
-        }
-        let is_in_vain = self.count_report(oldest.number(), live_bytes) > REPORTS_MAX;
-        // If nearly all segments are live, rewriting them in circles frees nothing.
-        let helps = (is_in_vain || is_short_of_room) && log.garbage_bytes() >= file_bytes;
-        Ok(helps.then_some(WritePriority::CostlyRewrite))
+        self.asked_at_bytes = Some(written_bytes);
+        let bytes: u64 = holders.iter().map(|holder| holder.bytes).sum();
+        let mean = bytes / (holders.len() as u64).max(1);
+        let large = holders.iter().filter(|holder| holder.entries && holder.bytes >= mean);
+        large.map(|holder| holder.group).collect()
     }
 
-    /// Counts how often the blocking groups of a segment were reported in vain, this time included.
-    fn count_report(&mut self, segment: u64, live_bytes: u64) -> u32 {
-        let before = self.reported.filter(|n| n.segment == segment && n.live_bytes <= live_bytes);
-        let count = before.map_or(1, |reported| reported.count.saturating_add(1));
-        self.reported = Some(ReportedSegment { segment, live_bytes, count });
-        count
+    /// Cleans segments until there is nothing to clean, the call has written enough, or there is no
+    /// room for more. Returns whether the oldest segment is old and mostly live.
+    fn clean(&mut self, log: PurgeContext<'_>, purged: &mut PurgeReport) -> Result<bool, Error> {
+        let PurgeContext { group_commit, segments, .. } = log;
+        let config = &group_commit.pool.directory().config;
+        let mut budget = config.move_bytes_max;
+        let mut cleaned = BTreeSet::new();
+        loop {
+            log.remove_dead(purged)?;
+            let state = log.cleaning_state(!cleaned.is_empty(), budget > 0)?;
+            let (number, priority) = match state.next_step() {
+                None => return Ok(state.is_oldest_dense()),
+                Some(CleaningStep::Reduce(dead)) if log.reduce(&dead, purged)? => continue,
+                Some(CleaningStep::Reduce(_)) => return Ok(state.is_oldest_dense()),
+                Some(CleaningStep::Rewrite { segment, is_costly: false }) => {
+                    (segment, WritePriority::Rewrite)
+                }
+                Some(CleaningStep::Rewrite { segment, is_costly: true }) => {
+                    (segment, WritePriority::CostlyRewrite)
+                }
+            };
+            if !cleaned.insert(number) {
+                // The segment should be dead. Without this check the loop would not end.
+                debug_assert!(false, "segment {number} was emptied and is not dead");
+                return Ok(false);
+            }
+            group_commit.check()?;
+            let Some(segment) = segments.get(number) else { return Ok(false) };
+            let groups = log.groups_in(number).into_iter().map(|holder| holder.group);
+            let throttle_level = ThrottleLevel::of(config, state.cleanable_bytes());
+            let mut rewriter = Rewriter::new(
+                group_commit,
+                segment,
+                priority,
+                (&mut self.throttle, throttle_level),
+            );
+            let outcome = rewriter.run(&groups.collect::<Vec<_>>(), budget)?;
+            purged.rewritten_bytes += rewriter.rewritten_bytes;
+            budget = budget.saturating_sub(rewriter.rewritten_bytes);
+            if outcome != RewriteOutcome::Complete {
+                budget = 0;
+            }
+        }
     }
 }
 
 impl PurgeContext<'_> {
+    /// What the cleaning policy has to know.
+    fn cleaning_state(
+        &self,
+        has_begun: bool,
+        may_rewrite: bool,
+    ) -> Result<CleaningState<'_>, Error> {
+        let pool = &self.group_commit.pool;
+        let is_short_of_room = pool.is_short_of_room();
+        if is_short_of_room {
+            self.seal_full()?;
+        }
+        let unsealed = pool.unsealed();
+        let (mut full, mut file_bytes) = (Vec::new(), 0);
+        for segment in self.segments.all() {
+            let (number, bytes) = (segment.number(), segment.file.len()?);
+            file_bytes += bytes;
+            if number < self.newest {
+                let (is_reduced, is_sealed) =
+                    (segment.header.is_reduced(), !unsealed.contains(&number));
+                let live = LiveUsage::default();
+                full.push(FullSegment { number, file_bytes: bytes, live, is_reduced, is_sealed });
+            }
+        }
+        let live_bytes = self.group_commit.with_log(|log| {
+            full.iter_mut().for_each(|segment| segment.live = log.usage.live(segment.number));
+            log.usage.live_bytes()
+        });
+        let config = &pool.directory().config;
+        Ok(CleaningState {
+            config,
+            full,
+            file_bytes,
+            live_bytes,
+            is_short_of_room,
+            has_begun,
+            may_rewrite,
+        })
+    }
+
+    /// Reduces dead segments to their tombstones. False if none of them could be.
+    fn reduce(&self, dead: &[u64], purged: &mut PurgeReport) -> Result<bool, Error> {
+        // The records that have replaced theirs must be on disk first, and also say so after a
+        // crash: a sync that has failed poisons the log, and then nothing is reduced.
+        let synced_lsn = self.sync()?;
+        let directory = self.group_commit.pool.directory();
+        let is_dead = |log: &mut Log| dead.iter().all(|number| log.usage.is_dead(*number));
+        assert!(self.group_commit.with_log(is_dead), "a dead segment has come to life: {dead:?}");
+        let (mut count, mut freed_bytes) = (0, 0);
+        for segment in dead.iter().filter_map(|number| self.segments.get(*number)) {
+            let Some(reduced) = reduced::write(directory, &segment, synced_lsn)? else { break };
+            freed_bytes += segment.file.len()?.saturating_sub(reduced.file.len()?);
+            count += 1;
+            self.segments.replace(Arc::new(reduced));
+        }
+        if count > 0 {
+            directory.sync()?;
+        }
+        purged.bytes += freed_bytes;
+        let counters = &self.group_commit.counters.purge;
+        counters.reduced_segments.fetch_add(count, Ordering::Relaxed);
+        counters.bytes.fetch_add(freed_bytes, Ordering::Relaxed);
+        Ok(count == dead.len() as u64)
+    }
+
+    /// Makes all durable that was written before, and returns the last frame that is.
+    fn sync(&self) -> Result<u64, Error> {
+        loop {
+            match self.group_commit.wait(&self.group_commit.sync()) {
+                Ok(_) => return Ok(self.group_commit.counters.durable_lsn.load(Ordering::Acquire)),
+                Err(Error::Busy { .. }) => self.group_commit.flush(),
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
     /// Removes the oldest segments, as far as all are dead.
     fn remove_dead(self, purged: &mut PurgeReport) -> Result<(), Error> {
-        let PurgeContext { group_commit, segments } = self;
+        let PurgeContext { group_commit, segments, .. } = self;
         let newest = group_commit.pool.newest();
         let dead = group_commit.with_log(|log| dead_segments(log, newest, segments));
         let Some(last) = dead.last() else { return Ok(()) };
         assert!(dead.windows(2).all(|pair| pair[0] + 1 == pair[1]), "not the oldest: {dead:?}");
         let mut bytes = 0;
-        for segment in dead.iter().filter_map(|number| segments.get(*number)) {
+        for segment in segments.all().into_iter().take_while(|segment| segment.number() <= *last) {
             bytes += segment.file.len()?;
         }
         self.discard(last + 1)?;
         let is_dead = |log: &mut Log| dead.iter().all(|number| log.usage.is_dead(*number));
         debug_assert!(group_commit.with_log(is_dead), "a dead segment has come to life");
-        // From here on they are in no list: an error must not keep their files.
-        let dead = dead.into_iter().map(|number| (number, segments.remove(number)));
-        let dead: Vec<_> = dead.collect();
+        // From here on they are in no list: an error must not keep their files. A reduced one is too
+        // short to be recycled.
+        let take = |number| segments.remove(number).filter(|s| !s.header.is_reduced());
+        let dead: Vec<_> = dead.into_iter().map(|number| (number, take(number))).collect();
         let count = dead.len() as u64;
         group_commit.pool.discard(dead)?;
         purged.segments += count;
@@ -213,29 +296,11 @@ impl PurgeContext<'_> {
         }
     }
 
-    /// The oldest segment, if it is older than `newest`.
-    fn oldest_full(self, newest: u64) -> Option<Arc<Segment>> {
-        let (oldest, _) = self.segments.oldest()?;
-        Some(oldest).filter(|oldest| oldest.number() < newest)
-    }
-
     /// Seals full segments, so that their files are no longer than they must be.
     fn seal_full(self) -> Result<(), Error> {
         let pool = &self.group_commit.pool;
         while pool.seal_oldest().map_err(|error| self.group_commit.fail(error))? {}
         Ok(())
-    }
-
-    /// Garbage bytes of full segments. The headers of live records do not count as garbage.
-    fn garbage_bytes(self) -> u64 {
-        let newest = self.group_commit.pool.newest();
-        let full = self.segments.numbers().into_iter().filter(|number| *number < newest);
-        let garbage = full.filter_map(|number| self.segments.get(number)).map(|segment| {
-            let live = self.group_commit.with_log(|log| log.usage.live(segment.number()));
-            let live_bytes = live.bytes + (live.entries + live.keys) * HEADERS_BYTES;
-            segment.file.len().unwrap_or(0).saturating_sub(live_bytes)
-        });
-        garbage.sum()
     }
 
     fn groups_in(self, segment: u64) -> Vec<BlockingGroup> {

@@ -236,7 +236,8 @@ mod tests {
     use super::*;
     use crate::format::item;
 
-    const HEADER: SegmentHeader = SegmentHeader { segment: 7, salt: 5, is_reused: false };
+    const HEADER: SegmentHeader =
+        SegmentHeader { segment: 7, salt: 5, is_reused: false, reduced_at_lsn: 0 };
     const REUSED: SegmentHeader = SegmentHeader { is_reused: true, ..HEADER };
     const FIRST_LSN: u64 = 20;
 

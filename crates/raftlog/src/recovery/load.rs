@@ -233,6 +233,9 @@ fn load(
         loaded.summary = Some(footer.summary);
         return Ok(loaded);
     }
+    if loaded.segment.header.is_reduced() {
+        return Err(loaded.corrupt(SEGMENT_HEADER_BYTES, "the footer is damaged"));
+    }
     let file_bytes = file_bytes as usize;
     // This shows most of the empty segments.
     let beginning =
@@ -276,8 +279,10 @@ mod tests {
 
     fn loaded(disk: &FaultFs, syncing: Option<io::Result<()>>) -> LoadedSegment {
         let file = disk.open(Path::new("/7"), OpenMode::CreateNew).expect("made");
-        let segment =
-            Segment { header: SegmentHeader { segment: 7, salt: 5, is_reused: false }, file };
+        let segment = Segment {
+            header: SegmentHeader { segment: 7, salt: 5, is_reused: false, reduced_at_lsn: 0 },
+            file,
+        };
         LoadedSegment {
             segment,
             first_lsn: Some(1),

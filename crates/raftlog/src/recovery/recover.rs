@@ -19,6 +19,7 @@ use crate::recovery::load::{self, LoadedSegment};
 use crate::recovery::report::RecoveryReport;
 use crate::segments::directory::{self, LogDirectory, PreallocatedSegment, SegmentListing};
 use crate::segments::pool::SegmentPool;
+use crate::segments::reduced;
 use crate::segments::segment::Segments;
 use crate::segments::unsealed::UnsealedSegment;
 use std::sync::Arc;
@@ -129,6 +130,7 @@ fn remove_unfinished_early(directory: &LogDirectory) -> Result<Option<Background
         let (fs, path) = (directory.fs.clone(), directory.path.clone());
         let removal = BackgroundIo::start(move || {
             directory::remove_unfinished(&*fs, &path)?;
+            reduced::remove_unfinished(&*fs, &path)?;
             fs.sync_dir(&path)
         });
         if removal.is_some() {
@@ -136,6 +138,7 @@ fn remove_unfinished_early(directory: &LogDirectory) -> Result<Option<Background
         }
     }
     directory.remove_unfinished()?;
+    reduced::remove_unfinished(&*directory.fs, &directory.path)?;
     Ok(None)
 }
 
@@ -230,6 +233,11 @@ impl Replay {
         }
         // A frame that claims this would end the log as corrupt at the next start.
         debug_assert!(end.synced_lsn < end.next_lsn, "{end:?}");
+        let is_beyond_end = |of: &&LoadedSegment| of.segment.header.reduced_at_lsn >= end.next_lsn;
+        if let Some(reduced) = found.iter().find(is_beyond_end) {
+            // It was reduced when the frames that replace its records were on disk.
+            return Err(reduced.corrupt(SEGMENT_HEADER_BYTES, "a frame that was synced is missing"));
+        }
         let (log, later) = found.split_at(end.count);
         check_tail(&mut end, log.last(), later)?;
         Ok(end)

@@ -184,7 +184,8 @@ impl LogDirectory {
             }
             Err(error)
         })?;
-        let header = SegmentHeader { segment, salt: self.config.draw_salt(), is_reused };
+        let salt = self.config.draw_salt();
+        let header = SegmentHeader { segment, salt, is_reused, reduced_at_lsn: 0 };
         file.write_at(&header.encode(), 0)?;
         file.sync()?;
         // The name last: a file with a segment's name has a whole header, whatever crashes.

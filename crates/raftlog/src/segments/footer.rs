@@ -193,7 +193,10 @@ mod tests {
     fn segment(disk: &FaultFs, file_bytes: u64) -> Segment {
         let file = disk.open(Path::new("/7"), OpenMode::CreateNew).expect("made");
         file.allocate(0..file_bytes).expect("there is room");
-        Segment { header: SegmentHeader { segment: 7, salt: 5, is_reused: false }, file }
+        Segment {
+            header: SegmentHeader { segment: 7, salt: 5, is_reused: false, reduced_at_lsn: 0 },
+            file,
+        }
     }
 
     fn summary() -> SegmentSummary {

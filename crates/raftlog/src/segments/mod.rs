@@ -1,5 +1,5 @@
-//! Segment files: the directory, the pool of preallocated and recycled segments, footers, the disk
-//! quota.
+//! Segment files: the directory, the pool of preallocated and recycled segments, footers, reduced
+//! segments, the disk quota.
 
 pub(crate) mod directory;
 pub(crate) mod disk_quota;
@@ -7,6 +7,7 @@ pub(crate) mod footer;
 pub(crate) mod pool;
 pub(crate) mod prefixed_fs;
 pub(crate) mod read_only_fs;
+pub(crate) mod reduced;
 pub(crate) mod segment;
 pub(crate) mod unsealed;
 mod zero_fill;

@@ -53,20 +53,19 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// The segment, unless it was purged.
+    /// The segment for a reader of its records, unless it was purged or reduced to its tombstones.
     pub(crate) fn get(&self, segment: u64) -> Option<Arc<Segment>> {
-        self.open.read().get(&segment).cloned()
+        self.open.read().get(&segment).filter(|segment| !segment.header.is_reduced()).cloned()
+    }
+
+    /// All segments, oldest first, also those that are reduced to their tombstones.
+    pub(crate) fn all(&self) -> Vec<Arc<Segment>> {
+        self.open.read().values().cloned().collect()
     }
 
     /// The numbers of all segments, in order.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         self.open.read().keys().copied().collect()
-    }
-
-    /// The oldest, and whether there are others.
-    pub(crate) fn oldest(&self) -> Option<(Arc<Segment>, bool)> {
-        let open = self.open.read();
-        open.values().next().map(|oldest| (oldest.clone(), open.len() > 1))
     }
 
     /// Bytes of all files. A length that cannot be read counts as nothing.
@@ -80,6 +79,13 @@ impl Segments {
         let number = segment.number();
         let before = self.open.write().insert(number, segment);
         assert!(before.is_none(), "two segments with the number {number}");
+    }
+
+    /// Puts a reduced segment in the place of the dead one. Readers that hold that one go on.
+    pub(crate) fn replace(&self, reduced: Arc<Segment>) {
+        let number = reduced.number();
+        let before = self.open.write().insert(number, reduced);
+        assert!(before.is_some(), "segment {number} was reduced and is not there");
     }
 
     pub(crate) fn remove(&self, segment: u64) -> Option<Arc<Segment>> {

@@ -71,7 +71,7 @@ mod tests {
     fn a_sync_that_failed_for_one_has_failed_for_all() {
         let disk = FaultFs::new(1);
         let file = disk.open(Path::new("/7"), OpenMode::CreateNew).expect("made");
-        let header = SegmentHeader { segment: 7, salt: 5, is_reused: false };
+        let header = SegmentHeader { segment: 7, salt: 5, is_reused: false, reduced_at_lsn: 0 };
         let segment = Arc::new(Segment { header, file });
         let unsealed = UnsealedSegment::new(segment.clone(), 64, SegmentSummary::default(), false);
         disk.fail_syncs(true);

@@ -34,7 +34,7 @@ pub(crate) struct LogSnapshot {
 impl LogSnapshot {
     pub(crate) fn take(group_commit: &GroupCommit, segments: &Segments) -> LogSnapshot {
         group_commit.with_log(|log| LogSnapshot {
-            segments: segments.numbers().into_iter().filter_map(|n| segments.get(n)).collect(),
+            segments: segments.all(),
             last_lsn: log.appender.last_lsn(),
             unsealed_from: log.appender.unsealed_from().unwrap_or(u64::MAX),
         })

@@ -90,7 +90,8 @@ mod tests {
     use crate::format::item;
     use crate::format::layout::{self, FrameKind};
 
-    const SEGMENT: SegmentHeader = SegmentHeader { segment: 3, salt: 9, is_reused: false };
+    const SEGMENT: SegmentHeader =
+        SegmentHeader { segment: 3, salt: 9, is_reused: false, reduced_at_lsn: 0 };
 
     /// A segment with frames of these numbers, and where each begins.
     fn segment(lsns: &[u64]) -> (Vec<u8>, Vec<usize>) {

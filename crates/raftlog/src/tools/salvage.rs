@@ -17,6 +17,7 @@ use crate::engine::LogEngine;
 use crate::error::Error;
 use crate::format::item;
 use crate::format::layout::{FRAME_HEADER_BYTES, SegmentHeader};
+use crate::index::summary::SegmentSummary;
 use crate::queue::write_queue::Durability;
 use crate::read::append_entries;
 use crate::read::run_entries;
@@ -139,22 +140,55 @@ impl Salvage {
         let header =
             inspect::header_of(number, bytes).ok().or_else(|| SegmentHeader::guess(number, bytes));
         let Some(header) = header else { return };
-        let end = footer::of_file(bytes, header).map_or(bytes.len(), |footer| footer.end as usize);
+        let footer = footer::of_file(bytes, header);
+        let end = footer.as_ref().map_or(bytes.len(), |footer| footer.end as usize);
+        if let Some(footer) = footer.filter(|_| header.is_reduced()) {
+            return self.tombstones(footer.summary);
+        }
         for piece in RawScan::new(&bytes[..end], header) {
             let SegmentPart::Frame(frame) = piece else { continue };
-            let lsn = frame.header.lsn;
-            let next = self.next_lsn.unwrap_or(lsn);
-            if lsn > self.end_lsn || lsn < next {
-                continue;
+            if self.take_lsns(frame.header.lsn, frame.header.lsn) {
+                self.frame(number, &frame);
             }
-            if lsn > next {
-                self.losses += 1;
-                if self.report.lost_batches.len() < RANGES_MAX {
-                    self.report.lost_batches.push(next..lsn);
-                }
+        }
+    }
+
+    /// Counts batches that follow, and those that are missing before them. False if they are not to
+    /// be applied.
+    fn take_lsns(&mut self, first: u64, last: u64) -> bool {
+        let next = self.next_lsn.unwrap_or(first);
+        if last > self.end_lsn || first < next {
+            return false;
+        }
+        if first > next {
+            self.losses += 1;
+            if self.report.lost_batches.len() < RANGES_MAX {
+                self.report.lost_batches.push(next..first);
             }
-            self.next_lsn = Some(lsn + 1);
-            self.frame(number, &frame);
+        }
+        self.next_lsn = Some(last + 1);
+        true
+    }
+
+    /// Applies a segment of which only the tombstones are left.
+    fn tombstones(&mut self, summary: SegmentSummary) {
+        if !self.take_lsns(summary.first_lsn(), summary.last_lsn()) {
+            return;
+        }
+        for changes in summary.into_groups() {
+            if changes.is_removed {
+                self.groups.remove(&changes.group);
+            }
+            let Some(remains) = self.groups.get_mut(&changes.group) else { continue };
+            if let Some(from) = changes.cut_from() {
+                remains.cut(from);
+            }
+            if let Some(compaction) = changes.compaction() {
+                remains.compact(compaction.first, compaction.term_before);
+            }
+            for (key, _) in changes.keys.iter() {
+                remains.keys.remove(key);
+            }
         }
     }
 
@@ -198,12 +232,7 @@ impl Salvage {
                 }
             }
             Change::Compact { group, first, term_before } => {
-                let remains = self.groups.entry(group).or_default();
-                remains.remove(&(0..first));
-                remains.compaction = Some((first, term_before));
-                if remains.runs.is_empty() {
-                    remains.losses = None;
-                }
+                self.groups.entry(group).or_default().compact(first, term_before);
             }
             Change::Put { group, key, value } => {
                 self.groups.entry(group).or_default().keys.insert(key, value);
@@ -317,6 +346,15 @@ impl GroupRemains {
             range.end = range.end.min(from);
             !range.is_empty()
         });
+    }
+
+    /// Drops the entries below `first`.
+    fn compact(&mut self, first: u64, term_before: u64) {
+        self.remove(&(0..first));
+        self.compaction = Some((first, term_before));
+        if self.runs.is_empty() {
+            self.losses = None;
+        }
     }
 
     /// Puts entries in the place of those with the same indexes.

@@ -136,6 +136,9 @@ impl Verifier {
         }
         self.note_later_proof(header, bytes);
         let footer = footer::of_file(bytes, header);
+        if header.is_reduced() {
+            return self.reduced(header, footer);
+        }
         if let Some(footer) = &footer {
             // A footer is written when all frames are on disk.
             self.proven_synced_lsn = self.proven_synced_lsn.max(footer.summary.last_lsn());
@@ -185,6 +188,31 @@ impl Verifier {
             let what = "the footer does not say what the frames do";
             self.report_damage(segment, footer.end as usize, what, Vec::new());
         }
+    }
+
+    /// A segment of which only the tombstones are left.
+    fn reduced(&mut self, header: SegmentHeader, footer: Option<Footer>) {
+        self.proven_synced_lsn = self.proven_synced_lsn.max(header.reduced_at_lsn);
+        let segment = header.segment;
+        let Some(Footer { summary, .. }) = footer else {
+            let what = "the footer is damaged";
+            self.resolve_tail();
+            self.problem(VerifyProblem::of_segment(segment, SEGMENT_HEADER_BYTES as u64, what));
+            (self.next_lsn, self.pending) = (None, None);
+            return;
+        };
+        let (first_lsn, last_lsn) = (summary.first_lsn(), summary.last_lsn());
+        let expected = self.next_lsn.unwrap_or(first_lsn);
+        if first_lsn == expected {
+            self.tail = None;
+        } else {
+            self.resolve_tail();
+            self.out_of_order(segment, SEGMENT_HEADER_BYTES, first_lsn, expected);
+        }
+        self.resolve_pending();
+        self.next_lsn = Some(last_lsn + 1);
+        self.report.last_lsn = last_lsn;
+        self.discarded_below = self.discarded_below.max(summary.discarded_below());
     }
 
     /// A footer is not synced when it is written, so a power loss may leave part of it. Returns how
@@ -458,7 +486,8 @@ mod tests {
     use flotilla_vfs::{FileSystem, OpenMode};
     use std::path::Path;
 
-    const HEADER: SegmentHeader = SegmentHeader { segment: 1, salt: 5, is_reused: false };
+    const HEADER: SegmentHeader =
+        SegmentHeader { segment: 1, salt: 5, is_reused: false, reduced_at_lsn: 0 };
 
     fn frame(lsn: u64, key: &[u8]) -> Vec<u8> {
         frame_of(1, lsn, key)

@@ -57,6 +57,20 @@ impl GroupChanges {
         self.compaction.is_some() || !self.extents.is_empty() || sets_key
     }
 
+    /// Drops entries and values, so that the tombstones are left. False if there are none.
+    pub(super) fn reduce(&mut self) -> bool {
+        self.extents = Extents::default();
+        let mut gone = KeyMap::default();
+        for (key, _) in self.keys.iter().filter(|(_, value)| value.is_none()) {
+            gone.insert(key, None);
+        }
+        self.keys = gone;
+        self.is_removed
+            || self.cut_from().is_some()
+            || self.compaction.is_some()
+            || !self.keys.is_empty()
+    }
+
     // Each of these returns an upper bound of the bytes that the encoding grows by.
 
     pub(super) fn append(

@@ -129,6 +129,20 @@ impl SegmentSummary {
         self.groups
     }
 
+    /// The tombstones alone: removals and cuts, compactions, keys that are gone. To be called of a
+    /// segment without live records, each of which a later segment has replaced or hidden.
+    ///
+    /// A compaction stays even if a later one is newer: a record that was rewritten in between has
+    /// only those entries that this one has left.
+    pub(crate) fn into_tombstones(mut self) -> SegmentSummary {
+        self.groups.retain_mut(GroupChanges::reduce);
+        (self.items_end, self.encoded_bytes_max) = (0, 0);
+        let mut encoded = Vec::new();
+        self.encode(&mut encoded);
+        self.encoded_bytes_max = encoded.len() as u64;
+        self
+    }
+
     /// An upper bound of the encoded length, kept up to date by each change.
     pub(crate) fn encoded_bytes_max(&self) -> u64 {
         bounds::HEADER_BYTES_MAX + self.encoded_bytes_max
