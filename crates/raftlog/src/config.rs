@@ -49,18 +49,17 @@ pub struct Config {
     /// How many threads read segments when the log is opened. Default as many as the machine has
     /// cores, at most 4. With 1 no thread is started: the caller's reads.
     pub recovery_threads: usize,
-    /// Bytes of all segments above which purge rewrites the live records of the oldest ones, so
-    /// that they can go. Default 1 GiB. Below it nothing is rewritten, and segments go as they die:
-    /// the higher it is, the more records die by themselves, and the lower is the write
-    /// amplification.
+    /// Bytes of the newest segments that purge leaves alone. Default 1 GiB. Of older ones it
+    /// rewrites the live records of those that are mostly garbage; the log takes at most this and
+    /// twice what is live. Below it nothing is rewritten, and segments go as they die: the higher it
+    /// is, the more records die by themselves, and the lower is the write amplification.
     pub purge_above_bytes: u64,
     /// Most bytes that one call of purge rewrites, and so about how much it reads and writes; later
     /// calls go on. Default 64 MiB; with 0 nothing is ever rewritten.
     pub move_bytes_max: u64,
-    /// The live part of the oldest segment, from 0 to 1, up to which purge rewrites it. If more is
-    /// live it would cost more than it gains, and purge reports the groups instead, see
-    /// [`crate::PurgeReport::blocking_groups`]. Default 0.5: at most as much is written again as is
-    /// freed.
+    /// The live part of an old segment, from 0 to 1, up to which purge rewrites it. If more is live
+    /// it would cost more than it gains, and the segment stays; dead ones behind it are reduced to
+    /// their tombstones. Default 0.5: at most as much is written again as is freed.
     pub move_live_ratio_max: f64,
     /// The disk quota: most bytes that the files of the log take, preallocated and recycled
     /// segments included. Default `None`: no quota. Batches that add data may not take the last two

@@ -128,16 +128,14 @@ impl LogEngine {
     }
 
     /// Garbage collection: removes dead segments, oldest first, and returns the groups with live
-    /// records in the oldest one left. Reads and writes go on meanwhile. Some files may be
+    /// records in the oldest one that is left. Reads and writes go on meanwhile. Some files may be
     /// recycled, see [`crate::Config::spare_segments`].
     ///
     /// If the log is above [`crate::Config::purge_above_bytes`], or there is hardly room for it,
-    /// the live records of the oldest segments are rewritten to the end of the log, so that the
-    /// segments can go: up to [`crate::Config::move_bytes_max`] in one call. If much of a segment
-    /// is live that would not pay, see [`crate::Config::move_live_ratio_max`]: then the report
-    /// names its groups, and it is for the caller to compact them. A segment that was reported
-    /// several times and of which nothing was released is rewritten all the same, as is any while
-    /// there is hardly room, if that frees space in the end.
+    /// dead segments behind live ones are reduced to their tombstones, and the live records of old
+    /// segments that are mostly garbage are rewritten to the end of the log, so that these die: up
+    /// to [`crate::Config::move_bytes_max`] in one call. So the log takes at most that limit and
+    /// twice what is live. If more is live than the limit the report names groups to compact.
     ///
     /// A call that finds no room for a rewrite ends with what it has done, and is no error.
     ///

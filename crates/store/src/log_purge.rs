@@ -21,6 +21,7 @@ pub(crate) fn purge(log: &StoreLog) -> Result<PurgeReport, Error> {
         total.bytes += purged.bytes;
         total.rewritten_bytes += purged.rewritten_bytes;
         total.excess_bytes = purged.excess_bytes;
+        total.groups_to_compact.extend(purged.groups_to_compact);
         total.blocking_groups = purged.blocking_groups;
         let own = total.blocking_groups.iter().any(|holder| holder.group == STORE_GROUP);
         if own && !is_rewritten {

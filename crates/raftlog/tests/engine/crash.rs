@@ -12,6 +12,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 /// A run of a log beside the oracle's states, which are numbered as the batches are.
 struct Run {
+    config: &'static Config,
     disk: FaultFs,
     segment_bytes: u64,
     rng: fastrand::Rng,
@@ -24,6 +25,8 @@ struct Run {
     /// How much was moved, and how often only a part of what a segment held.
     moved_count: u64,
     moved_in_part_count: u64,
+    /// How many segments were reduced to their tombstones.
+    reduced_count: u64,
 }
 
 /// More frames than one purge writes.
@@ -31,7 +34,12 @@ const FRAMES_OF_PURGE_MAX: u64 = 200;
 
 /// There are few segments, and starting threads takes longer than reading those; so does asking the
 /// system how many there should be.
-static CONFIG: LazyLock<Config> = LazyLock::new(|| moving().recovery_threads(1));
+static MOVING: LazyLock<Config> = LazyLock::new(|| moving().recovery_threads(1));
+
+/// Little is moved, so that segments die between others, and are reduced.
+static REDUCING: LazyLock<Config> = LazyLock::new(|| {
+    MOVING.clone().purge_above_bytes(0).move_bytes_max(2000).move_live_ratio_max(0.25)
+});
 
 /// With longer segments than the shortest, those after opening grow, and have room for zeros.
 const SEGMENT_BYTES: [u64; 2] = [4096, 16 << 10];
@@ -44,14 +52,16 @@ impl Run {
     fn new(seed: u64) -> Run {
         let (disk, rng) = (FaultFs::new(seed), fastrand::Rng::with_seed(seed));
         Run {
+            config: if seed.is_multiple_of(2) { &MOVING } else { &REDUCING },
             disk,
-            segment_bytes: SEGMENT_BYTES[seed as usize % SEGMENT_BYTES.len()],
+            segment_bytes: SEGMENT_BYTES[seed as usize / 2 % SEGMENT_BYTES.len()],
             rng,
             states: vec![Oracle::default()],
             synced_lsn: 0,
             spare_count: 0,
             moved_count: 0,
             moved_in_part_count: 0,
+            reduced_count: 0,
         }
     }
 
@@ -85,7 +95,7 @@ impl Run {
     }
 
     fn open(&self) -> Result<(LogEngine, RecoveryReport), Cut> {
-        let config = CONFIG.clone().segment_bytes(self.segment_bytes);
+        let config = self.config.clone().segment_bytes(self.segment_bytes);
         match LogEngine::open_with(Arc::new(self.disk.clone()), Path::new(DIR), config) {
             Ok(opened) => Ok(opened),
             Err(Error::Io(_)) => Err(Cut),
@@ -158,6 +168,7 @@ impl Run {
         self.states.extend((0..batches).map(|_| last.clone()));
         let moved = after.purge.rewritten_records - before.purge.rewritten_records;
         self.moved_count += moved;
+        self.reduced_count += after.purge.reduced_segments - before.purge.reduced_segments;
         match purged {
             Ok(purged) => {
                 let is_in_part = moved > 0 && purged.segments == 0;
@@ -199,13 +210,16 @@ impl Run {
 #[test]
 fn random_histories_agree_with_the_oracle() {
     let (mut spare_count, mut moved_count, mut moved_in_part_count) = (0, 0, 0);
+    let mut reduced_count = 0;
     for seed in 0..seed_count(10) {
         let mut run = Run::new(seed);
         run.live(120).expect("the power stays on");
         spare_count += run.spare_count;
         moved_count += run.moved_count;
         moved_in_part_count += run.moved_in_part_count;
+        reduced_count += run.reduced_count;
     }
+    assert!(reduced_count > 20, "{reduced_count} segments were reduced");
     assert!(spare_count > 0, "no file was ever used again");
     assert!(moved_count > 500 && moved_in_part_count > 5, "{moved_count}, {moved_in_part_count}");
 }
@@ -215,6 +229,8 @@ fn random_histories_agree_with_the_oracle() {
 struct Crashes {
     count: u64,
     torn: u64,
+    /// Segments that the histories reduce if the power stays on.
+    reduced: u64,
 }
 
 /// Cuts the power at each operation of one history.
@@ -222,6 +238,7 @@ fn crash_everywhere(seed: u64) -> Crashes {
     let mut crashes = Crashes::default();
     let mut whole = Run::new(seed);
     whole.live(40).expect("the power stays on");
+    crashes.reduced = whole.reduced_count;
     for operation in 1..=whole.disk.operations() {
         let mut run = Run::new(seed);
         run.disk.cut_power_after(operation);
@@ -254,12 +271,13 @@ fn no_crash_loses_what_was_synced_or_tears_a_batch() {
                     let mut total = total.lock().expect("whole");
                     total.count += crashes.count;
                     total.torn += crashes.torn;
+                    total.reduced += crashes.reduced;
                 }
             });
         }
     });
-    let Crashes { count, torn } = total.into_inner().expect("whole");
-    println!("{count} crashes, {torn} of them left a torn tail");
+    let Crashes { count, torn, reduced } = total.into_inner().expect("whole");
+    println!("{count} crashes, {torn} of them left a torn tail, {reduced} segments were reduced");
     assert!(count > 200, "{count} crashes are too few to say anything");
     assert!(torn > count / 20, "{torn} of {count} left a torn tail");
 }
