@@ -111,6 +111,14 @@ pub struct Options {
     /// ([`ReadMode::Mapped`]). Memory of pages of one unit, and of most long values, can be written
     /// so; the rest stays. Default 64 MiB.
     pub old_version_bytes: u64,
+    /// If snapshots keep more than this many bytes of the disk, in the page file and in the
+    /// temporary file of [`Options::old_version_bytes`], [`PageStore::maintain`] ends the oldest
+    /// one, but none before it is 10 s old, and one a second: its next read is
+    /// [`Error::SnapshotTooOld`], and the space is free when it is dropped. Default 16 GiB.
+    ///
+    /// [`Error::SnapshotTooOld`]: crate::Error::SnapshotTooOld
+    /// [`PageStore::maintain`]: crate::PageStore::maintain
+    pub old_version_disk_bytes: u64,
     /// [`PageStore::maintain`] makes a checkpoint after this time with changes. Default 5 s; none:
     /// time alone is no reason.
     ///
@@ -161,6 +169,7 @@ impl Default for Options {
             dirty_soft_bytes: 256 << 20,
             dirty_hard_bytes: 512 << 20,
             old_version_bytes: 64 << 20,
+            old_version_disk_bytes: 16 << 30,
             checkpoint_interval: Some(Duration::from_secs(5)),
             checkpoint_bytes_per_second: 0,
             trim_bytes: 64 << 20,
@@ -216,6 +225,14 @@ impl Options {
     #[must_use]
     pub fn old_version_bytes(mut self, bytes: u64) -> Options {
         self.old_version_bytes = bytes;
+        self
+    }
+
+    /// The defaults with another limit of the disk space for old snapshots; see
+    /// [`Options::old_version_disk_bytes`].
+    #[must_use]
+    pub fn old_version_disk_bytes(mut self, bytes: u64) -> Options {
+        self.old_version_disk_bytes = bytes;
         self
     }
 

@@ -73,6 +73,15 @@ pub enum Error {
         /// The argument.
         what: &'static str,
     },
+    /// The snapshot was ended: old ones held more disk space than
+    /// [`Options::old_version_disk_bytes`](crate::Options::old_version_disk_bytes), and it was the
+    /// oldest. Drop it, and take another one: what it saw goes with it. A reader of a long range
+    /// goes on behind the last key that it has, or begins again.
+    #[error("the snapshot of transaction {txid} is too old: snapshots hold too much disk space")]
+    SnapshotTooOld {
+        /// The transaction that it is of.
+        txid: u64,
+    },
     /// Another process has the file open.
     #[error("the page file is in use by another process")]
     Locked,

@@ -61,6 +61,8 @@ flotilla_base::metrics! { "pages",
         pub written_bytes: u64 => Counter(Bytes, "spill_written_bytes"),
         /// How often memory stayed memory because the disk was full, or refused it.
         pub error_count: u64 => Counter(None, "spill_errors"),
+        /// Snapshots that were ended because old ones held too much disk space.
+        pub ended_snapshots: u64 => Counter(None),
     }
 }
 

@@ -28,7 +28,7 @@ use crate::page::{PageSize, UNIT_BYTES};
 use crate::redo::Redo;
 use crate::shared::maintenance_policy::{MaintenanceAction, MaintenanceOutcome};
 use crate::shared::scrub_progress::Scrub;
-use crate::shared::{LastCheckpoint, SpillPlace, StoreShared};
+use crate::shared::{LastCheckpoint, OldVersions, StoreShared};
 use crate::space::SpaceManager;
 use crate::space::alloc_groups::AllocGroups;
 use crate::space::holes::Holes;
@@ -95,8 +95,13 @@ impl PageStore {
         let file_bytes = page_reader.file().len()?;
         let redo = Redo::new(redo, meta.txid);
         let parts = (page_reader, redo, space, root, LastCheckpoint { meta, groups, copies });
-        let spill = SpillPlace { fs, path: with_suffix(path, ".spill"), file: Default::default() };
-        let shared = Arc::new(StoreShared::new(parts, options, spill, lock));
+        let old_versions = OldVersions {
+            fs,
+            path: with_suffix(path, ".spill"),
+            file: Default::default(),
+            horizon: Default::default(),
+        };
+        let shared = Arc::new(StoreShared::new(parts, options, old_versions, lock));
         shared.counters.file_bytes.store(file_bytes, Ordering::Relaxed);
         replay::run(&shared)?;
         Ok(PageStore { shared })
@@ -353,6 +358,7 @@ impl PageStore {
                 file_bytes: space.page_alloc.spill_file_bytes(),
                 written_bytes: counters.spill_written_bytes.load(Ordering::Relaxed),
                 error_count: counters.spill_errors.load(Ordering::Relaxed),
+                ended_snapshots: counters.ended_snapshots.load(Ordering::Relaxed),
             },
             trim_punch: TrimPunchStats {
                 trimmed_bytes: counters.trimmed_bytes.load(Ordering::Relaxed),

@@ -46,6 +46,7 @@ pub(crate) fn next(
     // Before all else: a transaction that needs the memory would take the time.
     shared.make_slabs();
     shared.reclaim_all_ended();
+    shared.end_oldest_snapshot(now);
     let inputs = inputs(shared, is_urgent);
     let action = shared.background.policy.lock().next(now, &inputs, &shared.options);
     if matches!(action, MaintenanceAction::Rest { .. }) && !inputs.has_changes {

@@ -7,6 +7,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::shared::maintenance_policy::MaintenancePolicy;
 use crate::shared::scrub_progress::Scrub;
+use crate::shared::snapshot_age::SnapshotAges;
 use crate::shared::write_throttle::WriteThrottle;
 use crate::space::double_free::RefusedFree;
 
@@ -21,6 +22,7 @@ pub(crate) struct Background {
     /// The deferred free that was refused last. They are freed from the newest on, so nothing that
     /// was refused before comes up again.
     pub(crate) refused_free: Mutex<Option<RefusedFree>>,
+    pub(crate) snapshot_ages: Mutex<SnapshotAges>,
 }
 
 /// Notifies the maintenance thread, which makes checkpoints.

@@ -19,12 +19,14 @@ pub(crate) mod defrag_cursor;
 pub(crate) mod maintenance_policy;
 pub(crate) mod pacer;
 pub(crate) mod scrub_progress;
+pub(crate) mod snapshot_age;
 pub(crate) mod write_throttle;
 pub(crate) mod writer_lock;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use flotilla_vfs::{FileSystem, LockGuard};
 
@@ -36,6 +38,7 @@ use crate::memory::private_pages::PrivatePages;
 use crate::memory::root::Root;
 use crate::memory::slab::{SLAB_BYTES, Slab};
 use crate::memory::spill_file::SpillFile;
+use crate::page::UNIT_BYTES;
 use crate::redo::Redo;
 use crate::shared::background::Background;
 use crate::shared::defrag_cursor::DefragPass;
@@ -66,16 +69,41 @@ pub(crate) struct StoreShared {
     pub(crate) counters: PageCounters,
     /// Memory that the last transaction has left for the next.
     pub(crate) private_pages: Mutex<PrivatePages>,
-    pub(crate) spill: SpillPlace,
+    pub(crate) old_versions: OldVersions,
     poisoned: AtomicBool,
     _lock: Box<dyn LockGuard>,
 }
 
-/// Where the spill file is, or will be.
-pub(crate) struct SpillPlace {
+/// Snapshots of transactions before this one were ended. Read with each page, so it shares its
+/// cache lines with nothing that changes.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct SnapshotHorizon(AtomicU64);
+
+impl SnapshotHorizon {
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Refuses a read of a snapshot of `txid` that was ended.
+    #[inline]
+    pub(crate) fn verify(&self, txid: u64) -> Result<()> {
+        if txid < self.get() { Err(Error::SnapshotTooOld { txid }) } else { Ok(()) }
+    }
+
+    /// Ends the snapshots of all transactions before `txid`.
+    pub(crate) fn advance(&self, txid: u64) {
+        self.0.fetch_max(txid, Ordering::Relaxed);
+    }
+}
+
+/// State of what only old snapshots need: where the spill file is, or will be, and which snapshots
+/// were ended.
+pub(crate) struct OldVersions {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) path: PathBuf,
     pub(crate) file: Mutex<Option<Arc<SpillFile>>>,
+    pub(crate) horizon: SnapshotHorizon,
 }
 
 /// The state of the last checkpoint.
@@ -116,13 +144,15 @@ pub(crate) struct PageCounters {
     /// Bytes written to the spill file, and how often that failed.
     pub(crate) spill_written_bytes: AtomicU64,
     pub(crate) spill_errors: AtomicU64,
+    /// Snapshots that were ended.
+    pub(crate) ended_snapshots: AtomicU64,
 }
 
 impl StoreShared {
     pub(crate) fn new(
         parts: (PageReader, Redo, SpaceManager, Arc<Root>, LastCheckpoint),
         options: Options,
-        spill: SpillPlace,
+        old_versions: OldVersions,
         lock: Box<dyn LockGuard>,
     ) -> StoreShared {
         let (page_reader, redo, space, root, written) = parts;
@@ -140,7 +170,7 @@ impl StoreShared {
             resizing: Mutex::new(()),
             counters: PageCounters::default(),
             private_pages: Mutex::new(PrivatePages::default()),
-            spill,
+            old_versions,
             poisoned: AtomicBool::new(false),
             _lock: lock,
         }
@@ -171,13 +201,34 @@ impl StoreShared {
         self.page_reader.is_mapped()
     }
 
+    /// Ends the oldest snapshot if old ones hold too much of the disk, and it is old enough. `now`
+    /// is a time as maintenance has it.
+    pub(crate) fn end_oldest_snapshot(&self, now: Duration) {
+        let mut ages = self.background.snapshot_ages.lock();
+        let current = self.current().txid;
+        ages.note(now, current);
+        let space = self.space.lock();
+        let bytes = space.pending.units() * UNIT_BYTES as u64 + space.page_alloc.spill_file_bytes();
+        if bytes <= self.options.old_version_disk_bytes {
+            return;
+        }
+        let Some(oldest) = space.oldest_reader_from(self.old_versions.horizon.get()) else {
+            return;
+        };
+        // The last published state is never ended: the open transaction reads it.
+        if oldest < current && ages.may_end(now, oldest) {
+            self.old_versions.horizon.advance(oldest + 1);
+            self.counters.ended_snapshots.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// The spill file, which the first call makes.
     pub(crate) fn spill_file(&self) -> std::io::Result<Arc<SpillFile>> {
-        let mut made = self.spill.file.lock();
+        let mut made = self.old_versions.file.lock();
         if let Some(file) = &*made {
             return Ok(Arc::clone(file));
         }
-        let SpillPlace { fs, path, .. } = &self.spill;
+        let OldVersions { fs, path, .. } = &self.old_versions;
         let file = Arc::new(SpillFile::create(&**fs, path, SLAB_BYTES as u64)?);
         Ok(Arc::clone(made.insert(file)))
     }

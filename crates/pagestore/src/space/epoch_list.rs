@@ -122,6 +122,11 @@ impl<T> EpochList<T> {
         self.live.keys().next().copied()
     }
 
+    /// The transaction of the oldest live snapshot from `txid` on.
+    pub(crate) fn oldest_from(&self, txid: u64) -> Option<u64> {
+        self.live.range(txid..).next().map(|(&txid, _)| txid)
+    }
+
     /// All things that wait, in no order.
     pub(crate) fn things(&self) -> impl Iterator<Item = &T> {
         let ended = self.ended.iter().flat_map(|(_, block)| block.as_slice());

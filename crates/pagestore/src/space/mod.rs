@@ -476,6 +476,11 @@ impl SpaceManager {
         self.retired.oldest()
     }
 
+    /// The same, of transactions from `txid` on.
+    pub(crate) fn oldest_reader_from(&self, txid: u64) -> Option<u64> {
+        self.retired.oldest_from(txid)
+    }
+
     /// First units of what is dirty.
     pub(crate) fn dirty_starts(&self) -> impl Iterator<Item = u64> {
         self.dirty.iter()

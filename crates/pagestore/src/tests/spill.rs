@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flotilla_vfs::os::OsFs;
 
-use crate::{Options, PageStore, Tree, ValueRef};
+use crate::{Error, Options, PageStore, Tree, ValueRef};
 
 type Rows = BTreeMap<u32, Vec<u8>>;
 
@@ -182,5 +182,63 @@ fn an_open_transaction_is_waited_for() {
     assert!(store.stats().spill.spilled_bytes > 0, "{:?}", store.stats().spill);
     assert_is(&store.read().tree("t").unwrap().unwrap(), &rows);
     assert!(held.len() <= other.len());
+    store.check().unwrap();
+}
+
+#[test]
+fn oldest_snapshot_is_ended_when_old_ones_hold_too_much_of_the_disk() {
+    let fs = super::disk(1);
+    let options = Options::default().old_version_disk_bytes(1 << 20).checkpoint_interval(None);
+    let store = PageStore::open_with(Arc::new(fs), &super::path(), options).unwrap();
+    let (mut rows, mut rng) = (Rows::new(), fastrand::Rng::with_seed(5));
+    change(&store, &mut rows, &mut rng, 20);
+    store.checkpoint().unwrap();
+    let views = [(); 3].map(|()| {
+        let tree = store.read().tree("t").unwrap().unwrap();
+        let seen = rows.clone();
+        change(&store, &mut rows, &mut rng, 20);
+        (tree, seen)
+    });
+    store.checkpoint().unwrap();
+    let key = views[0].1.keys().next().unwrap();
+    let borrowed = views[0].0.get(&key.to_be_bytes()).unwrap().unwrap();
+    let at = |ms| store.maintain(Duration::from_millis(ms)).unwrap();
+    let ended = || store.stats().spill.ended_snapshots;
+    for second in 0..10 {
+        at(second * 1000);
+        assert_eq!(ended(), 0, "none is old enough after {second} s");
+    }
+    at(10_000);
+    assert_eq!(ended(), 1);
+    at(10_500);
+    assert_eq!(ended(), 1, "its holder has a second to drop it");
+    // Each read is refused, and what was borrowed before is what it was.
+    let (first, seen) = &views[0];
+    let txid = first.snapshot.txid();
+    let too_old = |error: Error| matches!(error, Error::SnapshotTooOld { txid: of } if of == txid);
+    assert!(first.get(&key.to_be_bytes()).is_err_and(too_old));
+    assert!(first.range(..).next().is_err_and(too_old));
+    assert!(first.snapshot.tree("t").is_err_and(too_old));
+    assert_eq!(*borrowed, seen[key][..]);
+    assert_is(&views[1].0, &views[1].1);
+    let [(first, _), others @ ..] = views;
+    drop(first);
+    // The others still hold too much.
+    store.checkpoint().unwrap();
+    for second in 11..20 {
+        at(second * 1000);
+    }
+    assert_eq!(ended(), 3);
+    drop(others);
+    store.checkpoint().unwrap();
+    change(&store, &mut rows, &mut rng, 20);
+    store.checkpoint().unwrap();
+    assert_is(&store.read().tree("t").unwrap().unwrap(), &rows);
+    let held = store.read().tree("t").unwrap().unwrap();
+    for second in 30..50 {
+        at(second * 1000);
+    }
+    assert_eq!(ended(), 3, "the last published state is never ended");
+    assert_is(&held, &rows);
     store.check().unwrap();
 }

@@ -17,17 +17,22 @@ use crate::tree::{self, KeyIter, Range};
 ///
 /// No later change is seen through it, and no page that it sees goes away while it, a clone, or a
 /// [`Tree`] of it is held. It keeps the space of replaced pages from being used again, of those
-/// only that it can see.
+/// only that it can see. One that holds much for long may be ended: then its reads, and those of
+/// its trees, are [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
 #[derive(Clone)]
 pub struct Snapshot {
     shared: Arc<StoreShared>,
     root: Arc<Root>,
+    /// The root's: it is compared with each page, and the root's cache line is written to by all
+    /// threads that take snapshots.
+    txid: u64,
 }
 
 impl Snapshot {
     pub(crate) fn new(shared: Arc<StoreShared>) -> Snapshot {
         let root = shared.current();
-        Snapshot { shared, root }
+        let txid = root.txid;
+        Snapshot { shared, root, txid }
     }
 
     /// The transaction that published this state.
@@ -50,6 +55,7 @@ impl Snapshot {
     }
 
     pub(crate) fn entry(&self, name: &str) -> Result<Option<TreeEntry>> {
+        self.shared.old_versions.horizon.verify(self.txid)?;
         self.root.tree(name, || {
             let bytes = tree::get(self, self.root.catalogue, name.as_bytes())?;
             bytes.map(|bytes| TreeEntry::decode(&bytes, self.root.catalogue)).transpose()
@@ -78,6 +84,7 @@ impl Snapshot {
 impl PageSource for Snapshot {
     #[inline]
     fn page(&self, page_ref: PageRef) -> Result<PageBytes<'_>> {
+        self.shared.old_versions.horizon.verify(self.txid)?;
         self.shared.page_reader.page(&self.root, page_ref)
     }
 
@@ -91,6 +98,7 @@ impl PageSource for Snapshot {
     }
 
     fn extent(&self, extent: &ValueExtent) -> Result<ValueRef<'_>> {
+        self.shared.old_versions.horizon.verify(self.txid)?;
         self.shared.page_reader.extent(&self.root, extent)
     }
 }

@@ -4,6 +4,7 @@
 //! retry elsewhere, look the region up anew, or hand the message to the caller.
 
 use bytes::Bytes;
+use flotilla_pagestore::Error as PagesError;
 use flotilla_proto::{errorpb, kvrpcpb, metapb};
 use flotilla_region::{Descriptor, Peer, RegionId, Reject, StoreId};
 use flotilla_store::{ApplyReject, ReadError};
@@ -92,6 +93,9 @@ impl RequestFailure {
             ReadError::EpochNotMatch(current) => epoch_not_match(id, &[current]),
             ReadError::KeyNotInRegion { key, descriptor } => key_not_in_region(key, &descriptor),
             ReadError::TooLarge { bytes_max } => Self::answer_too_large(id, bytes_max),
+            ReadError::Pages(PagesError::SnapshotTooOld { .. }) => {
+                Self::busy("the snapshot of the read is too old")
+            }
             // The engine cannot read its own disk; another replica may do better.
             error => region(&format!("region {id} cannot be read here: {error}"), |_| ()),
         }

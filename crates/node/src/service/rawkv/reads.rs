@@ -183,6 +183,8 @@ fn read_failed(router: &Router, id: RegionId, error: ReadError) -> RequestFailur
             router.note_failed_read(id, &error);
             router.fail(&format!("region {id} cannot be read: {error}"));
         }
+        // The client asks again.
+        ReadError::Pages(PagesError::SnapshotTooOld { .. }) => {}
         ReadError::Pages(_) => router.note_failed_read(id, &error),
         _ => {}
     }
