@@ -391,8 +391,9 @@ fn installing() -> (LibraryNode, ConfChangeV2) {
     (node, change)
 }
 
-/// R15: from taking a snapshot until the log is reset a replica writes no hard state. Raft raises its
-/// commit index when it takes the snapshot: a vote written then would have a commit beyond the log.
+/// R15: from taking a snapshot until the log is reset a replica writes no hard state. Raft raises
+/// its commit index when it takes the snapshot: a vote written then would have a commit beyond the
+/// log.
 #[test]
 fn a_snapshot_raises_the_commit_index_when_it_is_taken() {
     let (node, _) = installing();
@@ -410,8 +411,8 @@ fn a_change_heard_behind_a_snapshot_hits_its_configuration() {
     assert!(state.voters.contains(&5));
 }
 
-/// R15: a replica that installs does not tick, and takes no `TimeoutNow`: a campaign reads the entries
-/// above the applied one, which are gone.
+/// R15: a replica that installs does not tick, and takes no `TimeoutNow`: a campaign reads the
+/// entries above the applied one, which are gone.
 #[test]
 #[should_panic(expected = "unexpected error getting unapplied entries")]
 fn a_campaign_while_installing_panics() {

@@ -56,7 +56,7 @@ impl IdSet {
     }
 }
 
-/// What an entry does to the members.
+/// The effect of an entry on the members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Nothing; the first entry of each leader.

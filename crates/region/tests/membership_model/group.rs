@@ -129,7 +129,7 @@ impl ModelGroup {
             committed: Vec::new(),
             confirmed_gone: IdSet::default(),
             down: [false; STORES],
-            lagging: if seed % 3 == 0 { (seed / 3) as usize % STORES } else { STORES },
+            lagging: if seed.is_multiple_of(3) { (seed / 3) as usize % STORES } else { STORES },
             candidate: STORES,
         }
     }
@@ -165,8 +165,8 @@ impl ModelGroup {
         }
     }
 
-    /// Whether a message for `to`, from a replica with this configuration, meets it on its store. It
-    /// may be made, and an older one may end.
+    /// Whether a message for `to`, from a replica with this configuration, meets it on its store.
+    /// It may be made, and an older one may end.
     pub(crate) fn reach(&mut self, to: ReplicaId, version: usize) -> Option<usize> {
         let at = self.store_of[&to];
         if self.down[at] {

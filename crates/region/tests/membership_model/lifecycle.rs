@@ -1,4 +1,4 @@
-//! What stores do on their own: apply the split that makes the child, crash, start again.
+//! Steps of the stores themselves: they apply the split that makes the child, crash, start again.
 
 use crate::configuration::ReplicaId;
 use crate::group::ModelGroup;

@@ -5,7 +5,8 @@
 pub(crate) enum BrokenRule {
     /// R5: the commit index is written with the entries. Broken: a restart knows the applied one.
     CommitForgotten,
-    /// R12: until a root has the end of a replica, the log keeps its group. Broken: it goes at once.
+    /// R12: until a root has the end of a replica, the log keeps its group. Broken: it goes at
+    /// once.
     LogGoneBeforeRoot,
     /// R12: the end is confirmed to others when a root has it. Broken: at once.
     EndConfirmedBeforeRoot,
@@ -13,8 +14,8 @@ pub(crate) enum BrokenRule {
     UninitialisedEndForgotten,
     /// R13: a replica is added only above the peer floor.
     IdsMayShrink,
-    /// R13: a store that never had a replica gets its tombstone only if it was a member. Broken: any
-    /// number up to the floor that is no member.
+    /// R13: a store that never had a replica gets its tombstone only if it was a member. Broken:
+    /// any number up to the floor that is no member.
     SpentIdsEnd,
     /// R14: the vote of a replica without data is durable before it leaves.
     VoteBeforeBirth,

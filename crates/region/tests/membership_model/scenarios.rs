@@ -1,4 +1,5 @@
-//! Histories step by step, where a walk would need too much luck: the shortest ways to a broken rule.
+//! Histories step by step, where a walk would need too much luck: the shortest ways to a broken
+//! rule.
 
 use crate::configuration::{Change, IdSet, ReplicaId};
 use crate::group::{Checked, ModelGroup, STORES};
@@ -125,8 +126,8 @@ fn a_leader_loses_its_vote_by_a_change_of_its_predecessor() {
     assert!(!group.replica(1).leads);
 }
 
-/// Id 15 is spent on a proposal of a leader that is deposed. A later leader adds 14 on the same store
-/// and 26 on another one: then 15 is at most the floor, and no member, and was never one.
+/// Id 15 is spent on a proposal of a leader that is deposed. A later leader adds 14 on the same
+/// store and 26 on another one: then 15 is at most the floor, and no member, and was never one.
 fn spent_id_above_a_member(broken: Option<BrokenRule>) -> Checked {
     let mut group = ModelGroup::new(broken, WHOLE, false);
     group.elect(1)?;

@@ -89,7 +89,7 @@ pub(crate) enum Birth {
     Split,
 }
 
-/// What the log has of one replica. It is durable when anything follows from it.
+/// The log's part of one replica. It is durable when anything follows from it.
 #[derive(Clone, Debug)]
 pub(crate) struct LogGroup {
     pub(crate) birth: Birth,

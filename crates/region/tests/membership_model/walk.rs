@@ -12,14 +12,14 @@ const ROUNDS_MAX: usize = 24;
 /// One walk of `steps` steps. An error names the rule that was found broken.
 pub(crate) fn walk(broken: Option<BrokenRule>, seed: u64, steps: usize) -> (WalkCounts, Checked) {
     let mut group = ModelGroup::new(broken, seed, false);
-    let found = group.walk(seed / 4 % 2 == 0, steps);
+    let found = group.walk((seed / 4).is_multiple_of(2), steps);
     (group.counts, found)
 }
 
 /// The steps of a walk, to be read.
 pub(crate) fn trace(broken: Option<BrokenRule>, seed: u64, steps: usize) -> String {
     let mut group = ModelGroup::new(broken, seed, true);
-    let found = group.walk(seed / 4 % 2 == 0, steps);
+    let found = group.walk((seed / 4).is_multiple_of(2), steps);
     let trace = group.trace.expect("it was asked for");
     format!("{}\n{found:?}", trace.join("\n"))
 }
@@ -209,8 +209,8 @@ impl ModelGroup {
     }
 
     /// Whether a replica may be told that it is gone. One that is there has asked. For one that is
-    /// not, the floor alone does not do: an id that was spent on a proposal without a decision may be
-    /// above that of a member.
+    /// not, the floor alone does not do: an id that was spent on a proposal without a decision may
+    /// be above that of a member.
     pub(crate) fn may_tell_gone(&self, configuration: &Configuration, id: ReplicaId) -> bool {
         let there = self.stores[self.store_of[&id]].replica();
         let has_asked = there.is_some_and(|there| there.id == id);
@@ -330,7 +330,8 @@ impl ModelGroup {
         Ok(leading(self))
     }
 
-    /// A leader sends everything to all, commits, leaves a joint configuration. Whether all is done.
+    /// A leader sends everything to all, commits, leaves a joint configuration. Whether all is
+    /// done.
     fn lead_to_the_end(&mut self, at: usize) -> Result<bool, String> {
         for _ in 0..2 {
             let Some(leader) = self.leader_at(at) else { return Ok(false) };

@@ -1,4 +1,4 @@
-//! What happens to the replicas of the store: entries, splits, ends, messages, votes.
+//! The life of the replicas of the store: entries, splits, ends, messages, votes.
 
 use crate::log::{Birth, Item};
 use crate::rules::BrokenRule;

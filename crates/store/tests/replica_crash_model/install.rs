@@ -17,7 +17,8 @@ impl ModelStore {
         if truth.replica != own.id || truth.is_removed || least > truth.last() {
             return;
         }
-        // What is committed is applied first: a split among it makes a child, maybe an unborn one.
+        // Committed entries are applied first: a split among them makes a child, maybe an unborn
+        // one.
         let is_behind = own.is_initialised && own.applied < own.state.commit;
         let waits = is_behind && !self.breaks(BrokenRule::ParentInstallsBeforeBirth);
         let mut unheard = self.unheard.iter();

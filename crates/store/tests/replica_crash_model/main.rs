@@ -1,10 +1,11 @@
 //! A model of one store with its two engines: the log, of which a crash leaves a prefix, and the
-//! pages, of which it leaves the last root. Random histories of entries, splits, ends, replicas without
-//! data, votes, snapshots, checkpoints and purges are cut by crashes.
+//! pages, of which it leaves the last root. Random histories of entries, splits, ends, replicas
+//! without data, votes, snapshots, checkpoints and purges are cut by crashes.
 //!
-//! After each start, and now and then between: the rows of each replica are those of its applied index, no
-//! key has two owners or none, no vote and no acknowledged entry is forgotten, and no replica is back
-//! that was said to be gone. A start refuses nothing. In the end no child is unborn.
+//! After each start, and now and then between: the rows of each replica are those of its applied
+//! index, no key has two owners or none, no vote and no acknowledged entry is forgotten, and no
+//! replica is back that was said to be gone. A start refuses nothing. In the end no child is
+//! unborn.
 //!
 //! Each broken rule is found: see `docs/many-regions.md` for the rules. `CRASH_HISTORIES` says how
 //! many histories.
@@ -122,8 +123,8 @@ fn crashes_lose_nothing() {
     }
 }
 
-/// Runs histories with a broken rule until one finds it, by a message that has `finding`. A rare one
-/// has a first seed near a history that finds it.
+/// Runs histories with a broken rule until one finds it, by a message that has `finding`. A rare
+/// one has a first seed near a history that finds it.
 fn find(broken: BrokenRule, seeds: Range<u64>, finding: &str) {
     let found = seeds.clone().find_map(|seed| {
         let rule = run(Some(broken), seed).1.err()?;

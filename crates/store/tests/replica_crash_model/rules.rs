@@ -11,16 +11,16 @@ pub(crate) enum BrokenRule {
     ParentCommitLate,
     /// R3 at the seam, for a parent that ends meanwhile: the same.
     EndedParentSaysNothing,
-    /// At a start the log's groups without rows are looked at before any message is taken. Broken: a
-    /// child whose split is to be applied again gives votes as a replica without data.
+    /// At a start the log's groups without rows are looked at before any message is taken. Broken:
+    /// a child whose split is to be applied again gives votes as a replica without data.
     UnbornTakesMessages,
-    /// A replica without data, whose row a root has, may have been made a child by a split since: its
-    /// birth in the log counts. Broken: it has a row, so its birth is not read.
+    /// A replica without data, whose row a root has, may have been made a child by a split since:
+    /// its birth in the log counts. Broken: it has a row, so its birth is not read.
     BirthHiddenByRow,
     /// A replica whose children are unborn does not end.
     ParentEndsBeforeBirth,
-    /// A replica takes no snapshot before it has applied what is committed, unborn children's splits
-    /// above all.
+    /// A replica takes no snapshot before it has applied what is committed, unborn children's
+    /// splits above all.
     ParentInstallsBeforeBirth,
     /// The vote that waited for the split is given like any other. Broken: it is not written.
     HeldVoteUnwritten,
@@ -28,12 +28,12 @@ pub(crate) enum BrokenRule {
     EndEmptiesLog,
     /// R12: no successor before a root has the end.
     SuccessorBeforeRoot,
-    /// R12: nobody is told of an end before a root has it.
+    /// R12: no other store hears of an end before a root has it.
     GoneBeforeRoot,
     /// R14: a replica without data is in the log before its vote leaves.
     VoteBeforeBirth,
-    /// R15: raft takes a snapshot when the shard has heard of all that was applied. Broken: the births
-    /// of a split are written while it installs, behind a commit index above the log.
+    /// R15: raft takes a snapshot when the shard has heard of all that was applied. Broken: the
+    /// births of a split are written while it installs, behind a commit index above the log.
     SnapshotBeforeSplitHeard,
     /// R15: a replica that installs a snapshot gives no votes.
     VoteWhileInstalling,

@@ -10,7 +10,7 @@ use crate::truth::{FIRST, Index, Operation, RegionId, ReplicaId};
 /// The rule that was found broken.
 pub(crate) type Checked = Result<(), String>;
 
-/// What the log has of one replica.
+/// The log's part of one replica.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LogGroup {
     region: RegionId,

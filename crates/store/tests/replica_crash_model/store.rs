@@ -87,7 +87,7 @@ pub(crate) struct DurableRoot {
     pub(crate) checkpoint_lsn: usize,
 }
 
-/// What left the store, and must hold after any crash.
+/// The content of messages that left the store, which must hold after any crash.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Promises {
     pub(crate) votes: BTreeMap<ReplicaId, BTreeMap<u32, u32>>,
@@ -322,8 +322,8 @@ impl ModelStore {
         }
     }
 
-    /// The shard hears of a split: the births go into the log behind the parent's commit index, then
-    /// the child may speak.
+    /// The shard hears of a split: the births go into the log behind the parent's commit index,
+    /// then the child may speak.
     pub(crate) fn hear_split(&mut self) {
         if self.unheard.is_empty() {
             return;

@@ -12,7 +12,7 @@ pub(crate) const FIRST: Index = 5;
 /// Keys are below this.
 pub(crate) const KEYS: Key = 64;
 
-/// What an entry does.
+/// The effect of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Put(Key, u32),
