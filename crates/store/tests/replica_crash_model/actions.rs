@@ -104,10 +104,8 @@ impl ModelStore {
         let truth = &self.truth[&region];
         let (id, range) = (truth.replica, (truth.start, truth.at(truth.last()).0));
         match self.slots.get(&region) {
-            Some(Slot::Replica(own)) if own.id < id && own.is_free() => {
-                if self.may_end(own.id) {
-                    self.end(region);
-                }
+            Some(Slot::Replica(own)) if own.id < id && own.is_free() && self.may_end(own.id) => {
+                self.end(region);
             }
             None if id > self.tombstone(region) => {
                 if self.is_held(region, range) {
