@@ -28,9 +28,17 @@ use crate::terms::{self, SyncedTerms};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskDelays {
     pub(crate) sync_us_max: u64,
+    /// How long applying takes at least.
+    pub(crate) apply_us_min: u64,
     pub(crate) apply_us_max: u64,
     /// From the completion of a task to the core's notification.
     pub(crate) notify_us_max: u64,
+}
+
+impl TaskDelays {
+    fn apply_us(&self, rng: &mut Rng) -> u64 {
+        rng.u64(self.apply_us_min..=self.apply_us_max)
+    }
 }
 
 /// From a checkpoint to the purge of the log.
@@ -198,7 +206,7 @@ impl Executor {
         self.apply.waiting.extend(tasks);
         if !self.apply.is_scheduled && !self.apply.waiting.is_empty() {
             self.apply.is_scheduled = true;
-            out.tasks.push((self.rng.u64(1..=self.delays.apply_us_max), Task::Apply));
+            out.tasks.push((self.delays.apply_us(&mut self.rng), Task::Apply));
         }
     }
 

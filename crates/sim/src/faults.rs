@@ -214,6 +214,30 @@ impl Swarm {
         }
     }
 
+    /// Nothing goes wrong by itself, no client asks, and no checkpoint is made: for scripts.
+    #[cfg(test)]
+    pub(crate) fn calm(stores: usize) -> Self {
+        let mut rng = Rng::with_seed(0);
+        let swarm = Self::draw(&mut rng, Some(stores));
+        Self {
+            data_regions: 1,
+            clients: 0,
+            keys_per_region: 4,
+            weight: 1,
+            keeps_end: false,
+            conditions: NetworkConditions::FAIR,
+            sync_us_max: 300,
+            apply_us_max: 100,
+            checkpoint_us: 1_000 * SECOND_US,
+            drift_ppm: vec![0; stores],
+            wrong_flags: None,
+            kinds: Vec::new(),
+            extra: ExtraFaults { rng, kinds: Vec::new() },
+            splits: swarm.splits.without_splits(),
+            ..swarm
+        }
+    }
+
     /// Draws the next mishap and how long until then; `None` if nothing ever goes wrong.
     pub(crate) fn next(&self, rng: &mut Rng) -> Option<(u64, Fault)> {
         let (delay_us, kind) = next_kind(&self.kinds, rng)?;

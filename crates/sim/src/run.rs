@@ -103,7 +103,7 @@ fn run_to_the_end(seed: u64, options: Options) -> SimReport {
     report
 }
 
-fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
+pub(crate) fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
     let region = Config {
         merge_bytes_max: choose(rng, &[100, 10_000, 256 << 10]),
         pipeline_depth: choose(rng, &[1, 4]),
@@ -122,6 +122,7 @@ fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
         store: store_config(swarm, rng),
         delays: TaskDelays {
             sync_us_max: swarm.sync_us_max,
+            apply_us_min: 1,
             apply_us_max: swarm.apply_us_max,
             notify_us_max: 300,
         },
@@ -186,6 +187,11 @@ fn live(world: &mut SimWorld, events: u64) -> Result<CheckedCounts, CheckFailure
     while world.counts().events < events {
         world.advance()?;
     }
+    conclude(world)
+}
+
+/// The end of a run: all faults end, and the cluster must recover.
+pub(crate) fn conclude(world: &mut SimWorld) -> Result<CheckedCounts, CheckFailure> {
     world.end_faults()?;
     audit::writes(world)?;
     // After the writes: they have to be served next to the clients' load. Before the reads, so that

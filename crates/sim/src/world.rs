@@ -22,6 +22,8 @@ use crate::workload::ClientWorkload;
 
 mod fault_injection;
 mod messaging;
+#[cfg(test)]
+mod scripting;
 mod splitting;
 
 /// Between two beats of an oracle.

@@ -1,12 +1,29 @@
 //! Comparisons of a store with the reference model, and with itself.
 
+#[cfg(test)]
+use flotilla_region::Stats;
 use flotilla_region::{Index, RegionId, Shard};
 
 use super::SimNode;
 use crate::executor;
+#[cfg(test)]
+use crate::executor::TaskDelays;
 use crate::layout;
 use crate::reference_model::{CheckFailure, ReferenceModel};
 use crate::task::StopReason;
+
+#[cfg(test)]
+impl SimNode {
+    /// Sets how long things take until the next start.
+    pub(crate) fn set_delays(&mut self, delays: TaskDelays) {
+        self.running.as_mut().expect("the script knows that it runs").executor.set_delays(delays);
+    }
+
+    /// The counters of the core.
+    pub(crate) fn core_stats(&self) -> Stats {
+        self.running.as_ref().expect("the script knows that it runs").shard.stats()
+    }
+}
 
 impl SimNode {
     /// A replica's applied index and the hash of its rows.
