@@ -34,7 +34,6 @@ mod swap_directory;
 
 use bootstrapping::BootstrappingStore;
 pub(crate) use bootstrapping::OperatorFlags;
-use comparing::check_disjoint;
 use handshakes::HandshakeDriver;
 use running::RunningStore;
 pub(crate) use spare_disks::DirectorySwap;
@@ -505,7 +504,9 @@ impl SimNode {
         // The walk over all entries, for which the node has no time.
         running.shard.check_invariants();
         if !running.effects.ranges.is_empty() {
-            check_disjoint(&running.shard).map_err(StopReason::CheckFailure)?;
+            let shard = &running.shard;
+            layout::check_disjoint(shard.regions().filter_map(|region| shard.descriptor(region)))
+                .map_err(StopReason::CheckFailure)?;
         }
         let store = layout::id(self.place);
         for role in &running.effects.roles {

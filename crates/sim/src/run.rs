@@ -15,6 +15,7 @@ use crate::faults::Swarm;
 use crate::layout;
 use crate::node::RunSettings;
 use crate::reference_model::CheckFailure;
+use crate::split_planner::SplitPlanner;
 use crate::trace::Trace;
 use crate::workload::ClientCounts;
 use crate::world::{EventCounts, SimWorld};
@@ -78,14 +79,12 @@ pub fn run(seed: u64, options: Options) -> SimReport {
 
 fn run_to_the_end(seed: u64, options: Options) -> SimReport {
     let mut rng = Rng::with_seed(seed);
-    let mut swarm = Swarm::draw(&mut rng, options.stores);
-    if !options.splits {
-        swarm.splits = swarm.splits.without_splits();
-    }
+    let swarm = Swarm::draw(&mut rng, options.stores);
+    let splits = if options.splits { SplitPlanner::draw(seed) } else { SplitPlanner::idle(seed) };
     let settings = settings(&swarm, &mut rng);
     let trace = Trace::new(seed, options.printed);
     trace.say(0, format_args!("{swarm:?}"));
-    let mut world = SimWorld::new(swarm, settings, rng, trace);
+    let mut world = SimWorld::new(swarm, splits, settings, rng, trace);
     let mut report = SimReport { seed, ..SimReport::default() };
     match live(&mut world, options.events) {
         Ok(checked) => report.checked = checked,

@@ -15,6 +15,7 @@ use crate::node::{RunSettings, SimNode};
 use crate::packet::Packet;
 use crate::reference_model::{CheckFailure, ReferenceModel};
 use crate::request::ClientRequest;
+use crate::split_planner::SplitPlanner;
 use crate::task::{Outbox, StopReason, Task};
 use crate::trace::Trace;
 use crate::tso_oracle::{GrantedTimestamps, TsoOracle};
@@ -127,6 +128,7 @@ pub(crate) struct SimWorld {
     stamps: GrantedTimestamps,
     trace: Trace,
     swarm: Swarm,
+    splits: SplitPlanner,
     /// Decides what has no generator of its own.
     rng: Rng,
     pauses: Vec<PauseState>,
@@ -139,7 +141,13 @@ pub(crate) struct SimWorld {
 }
 
 impl SimWorld {
-    pub(crate) fn new(swarm: Swarm, settings: RunSettings, mut rng: Rng, trace: Trace) -> Self {
+    pub(crate) fn new(
+        swarm: Swarm,
+        splits: SplitPlanner,
+        settings: RunSettings,
+        mut rng: Rng,
+        trace: Trace,
+    ) -> Self {
         let stores = swarm.stores;
         let workload = ClientWorkload::new(
             &settings.regions,
@@ -167,6 +175,7 @@ impl SimWorld {
             stamps: GrantedTimestamps::default(),
             trace,
             swarm,
+            splits,
             rng,
             pauses: (0..stores).map(|_| PauseState::default()).collect(),
             counts: EventCounts::default(),

@@ -71,6 +71,27 @@ fn c5b_a_message_comes_before_the_split_is_applied_again() {
     case.finish();
 }
 
+/// C5d: the process ends a second time, right after the split was applied again. The second birth
+/// has taken nothing from the log.
+#[test]
+fn c5d_a_child_is_born_twice() {
+    let mut case = Scenario::new(12);
+    let [voter, away] = case.followers;
+    let child = split_between_two(&mut case, away);
+    let before = case.status(voter, child).unwrap();
+    case.world.lose_power_for(case.leader, 8_000_000);
+    case.world.lose_power_for(voter, 10_000);
+    case.until("the child", |world| world.nodes()[voter].status(child).is_some());
+    case.run(50_000);
+    case.world.end_process(voter, 10_000);
+    case.until("the end", |world| !world.nodes()[voter].is_running());
+    case.until("the child", |world| world.nodes()[voter].status(child).is_some());
+    assert_eq!(case.unborn(voter), 2, "at both starts");
+    let after = case.status(voter, child).unwrap();
+    assert!(after.term >= before.term && after.last >= before.last, "{before:?}, {after:?}");
+    case.finish();
+}
+
 /// A child of a child: neither split is in the pages, and the grandchild waits for both.
 #[test]
 fn c5c_a_grandchild_waits_for_two_splits() {

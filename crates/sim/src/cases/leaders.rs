@@ -28,10 +28,10 @@ fn c6_the_leader_dies_with_a_split_that_others_have() {
     case.finish();
 }
 
-/// C6, C15b: the leader proposes a split that nobody else hears of, and another one leads. The
+/// C6, C15b: the leader proposes a split that no other store hears of, and another one leads. The
 /// split comes to nothing, and its ids are nowhere; one with other ids is made in its place.
 #[test]
-fn c6_c15b_a_split_that_nobody_hears_of_comes_to_nothing() {
+fn c6_c15b_a_split_that_no_other_store_hears_of_comes_to_nothing() {
     let mut case = Scenario::new(8);
     let leader = case.leader;
     case.world.cut_off(leader);

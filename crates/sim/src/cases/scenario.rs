@@ -8,12 +8,13 @@ use flotilla_region::{Descriptor, RegionId, Status, Ticket};
 use crate::faults::Swarm;
 use crate::request::{ClientRequest, RequestBody, RequestOwner, RequestState};
 use crate::run;
+use crate::split_planner::SplitPlanner;
 use crate::trace::Trace;
 use crate::world::SimWorld;
 
 /// The region of the clients' keys.
 pub(super) const DATA: RegionId = RegionId(2);
-/// What a script waits for comes in this time.
+/// A script waits no longer than this.
 const PATIENCE_US: u64 = 10_000_000;
 
 /// Three stores in which nothing goes wrong by itself, and no root is made: what a store has
@@ -30,8 +31,9 @@ impl Scenario {
         let mut rng = Rng::with_seed(seed);
         let swarm = Swarm::calm(3);
         let settings = run::settings(&swarm, &mut rng);
+        let splits = SplitPlanner::idle(seed);
         let printed = std::env::var_os("FLOTILLA_SIM_TRACE").is_some();
-        let world = SimWorld::new(swarm, settings, rng, Trace::new(seed, printed));
+        let world = SimWorld::new(swarm, splits, settings, rng, Trace::new(seed, printed));
         let mut scenario = Self { world, leader: 0, followers: [1, 2] };
         let is_ready = |world: &SimWorld| {
             world.is_whole() && world.nodes().iter().all(|node| knows_leader(node.status(DATA)))

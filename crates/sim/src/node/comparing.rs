@@ -2,7 +2,7 @@
 
 #[cfg(test)]
 use flotilla_region::Stats;
-use flotilla_region::{Index, RegionId, Shard};
+use flotilla_region::{Index, RegionId};
 
 use super::SimNode;
 use crate::executor;
@@ -82,23 +82,7 @@ impl SimNode {
         let Some(running) = &self.running else { return Ok(()) };
         let regions = running.executor.store().descriptors();
         let regions = regions.map_err(|error| self.stop(&error))?;
-        for (nth, one) in regions.iter().enumerate() {
-            if let Some(other) = regions[..nth].iter().find(|other| layout::overlap(one, other)) {
-                return Err(StopReason::CheckFailure(format!("{one:?} and {other:?} overlap")));
-            }
-            self.compare(one.id, reference_model)?;
-        }
-        Ok(())
+        layout::check_disjoint(regions.iter()).map_err(StopReason::CheckFailure)?;
+        regions.iter().try_for_each(|region| self.compare(region.id, reference_model))
     }
-}
-
-/// No key is in two regions of the core.
-pub(super) fn check_disjoint(shard: &Shard) -> Result<(), CheckFailure> {
-    let regions: Vec<_> = shard.regions().filter_map(|region| shard.descriptor(region)).collect();
-    for (nth, one) in regions.iter().enumerate() {
-        if let Some(other) = regions[..nth].iter().find(|other| layout::overlap(one, other)) {
-            return Err(format!("the core has {one:?} and {other:?}, which overlap"));
-        }
-    }
-    Ok(())
 }

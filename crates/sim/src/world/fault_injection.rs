@@ -110,7 +110,7 @@ impl SimWorld {
     fn aim(&mut self, mut fault: Fault) -> Fault {
         if let Some(region) = fault.region_mut() {
             let all: Vec<_> = self.reference_model.descendants(*region).collect();
-            *region = self.swarm.splits.choose(&all);
+            *region = self.splits.choose(&all);
         }
         fault
     }

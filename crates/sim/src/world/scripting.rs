@@ -25,6 +25,11 @@ impl SimWorld {
         self.crash_for(store, true, us);
     }
 
+    /// The process of a store ends, and starts again after a while; its writes stay.
+    pub(crate) fn end_process(&mut self, store: usize, us: u64) {
+        self.crash_for(store, false, us);
+    }
+
     /// From now on until its next start, each batch that the store applies takes so long.
     pub(crate) fn slow_applying(&mut self, store: usize, us: u64) {
         let delays =
@@ -40,7 +45,7 @@ impl SimWorld {
         store: usize,
     ) -> ClientRequest {
         let ends = ends.iter().map(|end| end.to_vec().into()).collect();
-        let command = self.swarm.splits.command(region, ends);
+        let command = self.splits.command(region, ends);
         ClientRequest::new(RequestOwner::Operator, region, store, RequestBody::Split(command))
     }
 
