@@ -4,6 +4,7 @@
 //! done lies time, and between its being done and the core's hearing of it again; the power may go
 //! at any of these moments, and inside the engines' work on the disk.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -268,10 +269,11 @@ impl SimNode {
         let seed = self.rng.u64(..);
         let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
         let time = self.clock.read(now);
-        let mut terms = SyncedTerms::default();
+        let (mut terms, mut applied) = (SyncedTerms::default(), BTreeMap::new());
         for region in recovered {
             let id = region.descriptor.id;
             terms.note(id, region.hard_state.term);
+            applied.insert(id, region.applied.0);
             self.coverage.replayed_entries += region.tail.len() as u64;
             // At the first start leaders are spread; later the replica with the longest log wins.
             let is_fresh = region.hard_state == HardState::default();
@@ -290,7 +292,7 @@ impl SimNode {
                 StopReason::CheckFailure(format!("a replica that is not born: {error}"))
             })?;
         }
-        let executor = Executor::new(store, self.rng.fork(), settings.delays, terms);
+        let executor = Executor::new(store, self.rng.fork(), settings.delays, (terms, applied));
         self.running = Some(RunningStore {
             shard,
             executor,
@@ -300,6 +302,7 @@ impl SimNode {
             is_step_scheduled: false,
             wake: None,
             lists_left: None,
+            cut_at_birth: None,
             cut_in_flush: None,
             stall: Stall::default(),
         });
@@ -369,6 +372,13 @@ impl SimNode {
                 running.cut_in_flush = Some(1 + operations / 2 % 2);
             }
             _ => self.fs.cut_power_after(operations),
+        }
+    }
+
+    /// Cuts the power between two lists of the next effects with a birth, or not any more.
+    pub(crate) fn cut_at_birth(&mut self, lists: Option<usize>) {
+        if let Some(running) = &mut self.running {
+            running.cut_at_birth = lists.map(|lists| lists % LISTS);
         }
     }
 

@@ -30,6 +30,11 @@ pub(crate) enum SplitCompanion {
         replica: usize,
         operations: u64,
     },
+    /// One of the region's stores loses power between two lists of the effects with the birth.
+    CutAtBirth {
+        replica: usize,
+        lists: usize,
+    },
     /// All stores lose power.
     Blackout {
         us: u64,
@@ -117,7 +122,8 @@ impl SplitPlanner {
             0..12 => SplitCompanion::None,
             12..14 => SplitCompanion::SecondSplit,
             14..16 => SplitCompanion::PowerLoss { replica, us },
-            16..19 => SplitCompanion::CutInside { replica, operations: self.rng.u64(1..40) },
+            16 => SplitCompanion::CutInside { replica, operations: self.rng.u64(1..40) },
+            17..19 => SplitCompanion::CutAtBirth { replica, lists: self.rng.usize(..8) },
             19 => SplitCompanion::Blackout { us },
             20..22 => SplitCompanion::Campaign { replica },
             22 => SplitCompanion::Away { replica, us: 10 * us },

@@ -244,6 +244,7 @@ impl SimWorld {
             self.restore_directory(store);
             self.correct_flags(store);
             self.nodes[store].set_slow(false);
+            self.nodes[store].cut_at_birth(None);
             // An ordered fault that has not come yet would else come after the faults have ended.
             if self.nodes[store].has_disk_fault() {
                 self.crash(store, true);

@@ -65,6 +65,9 @@ impl SimWorld {
                 self.nodes[store(replica)].cut_inside(operations);
                 self.schedule_power_loss(store(replica));
             }
+            SplitCompanion::CutAtBirth { replica, lists } => {
+                self.nodes[store(replica)].cut_at_birth(Some(lists));
+            }
             SplitCompanion::Blackout { us } => {
                 (0..self.nodes.len()).for_each(|store| self.lose_power(store, us));
             }
