@@ -71,7 +71,7 @@ flotilla_base::metrics! { "raft",
         pub read_rounds: u64 => Counter(None),
         /// Splits that were applied to replicas here.
         pub splits: u64 => Counter(None),
-        /// Votes that were asked of replicas before their splits were applied here, and given to them.
+        /// Votes that were asked of replicas before their splits were applied here, and kept.
         pub held_votes: u64 => Counter(None),
         /// Messages that were given to raft.
         pub messages_taken: u64 => Counter(None),

@@ -4,14 +4,14 @@
 //! In the node these are threads: one writes the log, one applies, tasks read. Here each keeps a
 //! queue and a place on the agenda.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_region::{
-    ApplyTask, Compaction, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId, Reject,
-    ReplicaBirth, Term,
+    ApplyTask, Compaction, Descriptor, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId,
+    Reject, ReplicaBirth, Term,
 };
 use flotilla_store::{
     AppliedReplica, ApplyOutcome, Commit, Error, Pacer, ReadError, RegionSnapshot, ScanRequest,
@@ -28,9 +28,17 @@ use crate::terms::{self, SyncedTerms};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskDelays {
     pub(crate) sync_us_max: u64,
+    /// How long applying takes at least.
+    pub(crate) apply_us_min: u64,
     pub(crate) apply_us_max: u64,
     /// From the completion of a task to the core's notification.
     pub(crate) notify_us_max: u64,
+}
+
+impl TaskDelays {
+    fn apply_us(&self, rng: &mut Rng) -> u64 {
+        rng.u64(self.apply_us_min..=self.apply_us_max)
+    }
 }
 
 /// From a checkpoint to the purge of the log.
@@ -59,6 +67,8 @@ pub(crate) struct Executor {
     apply: TaskQueue<ApplyTask>,
     /// Says how long applying waits.
     pacer: Pacer,
+    /// How far checkpoints have reported regions as applied, or the start has found them.
+    reported: BTreeMap<RegionId, Index>,
     /// Maintenance was asked for before its time.
     is_asked: bool,
     /// Maintenance has looked at the store since the first change after the last checkpoint.
@@ -92,7 +102,13 @@ impl<T> Default for TaskQueue<T> {
 }
 
 impl Executor {
-    pub(crate) fn new(store: Store, rng: Rng, delays: TaskDelays, terms: SyncedTerms) -> Self {
+    /// For a store with regions that the start has found applied so far.
+    pub(crate) fn new(
+        store: Store,
+        rng: Rng,
+        delays: TaskDelays,
+        (terms, reported): (SyncedTerms, BTreeMap<RegionId, Index>),
+    ) -> Self {
         let coverage = Coverage::default();
         let (log, apply) = (TaskQueue::default(), TaskQueue::default());
         let pacer = Pacer::default();
@@ -104,6 +120,7 @@ impl Executor {
             terms,
             apply,
             pacer,
+            reported,
             is_asked: false,
             is_change_known: false,
             coverage,
@@ -198,7 +215,7 @@ impl Executor {
         self.apply.waiting.extend(tasks);
         if !self.apply.is_scheduled && !self.apply.waiting.is_empty() {
             self.apply.is_scheduled = true;
-            out.tasks.push((self.rng.u64(1..=self.delays.apply_us_max), Task::Apply));
+            out.tasks.push((self.delays.apply_us(&mut self.rng), Task::Apply));
         }
     }
 
@@ -314,11 +331,20 @@ impl Executor {
     }
 
     /// Tells the core of a checkpoint. The log is purged later: more was written then.
-    fn report_checkpoint(&mut self, durable: Vec<(RegionId, Index)>, out: &mut Outbox) {
+    fn report_checkpoint(
+        &mut self,
+        durable: Vec<(RegionId, Index)>,
+        out: &mut Outbox,
+    ) -> Result<(), Error> {
+        // Nothing is applied meanwhile here, so the root holds all that the rows do.
+        self.reported.extend(durable.iter().copied());
+        let rows = applied(&self.store)?;
+        assert_eq!(self.reported, rows, "a checkpoint does not report all that is applied");
         let event = |(region, applied)| Event::Checkpointed { region, applied };
         let events = durable.into_iter().map(event).collect();
         out.tasks.push((self.notify_delay_us(), Task::Post(events)));
         out.tasks.push((self.rng.u64(1..=PURGE_US_MAX), Task::Purge));
+        Ok(())
     }
 
     /// Follows the store's maintenance policy for some actions: not always to its end, so that
@@ -330,7 +356,7 @@ impl Executor {
             match self.store.maintain(Duration::from_micros(now))? {
                 StoreMaintenance::Checkpointed(durable) => {
                     self.is_change_known = false;
-                    self.report_checkpoint(durable, out);
+                    self.report_checkpoint(durable, out)?;
                 }
                 StoreMaintenance::Rest { .. } => break,
                 _ => {}
@@ -355,6 +381,13 @@ impl Executor {
     pub(crate) fn notify_delay_us(&mut self) -> u64 {
         self.rng.u64(1..=self.delays.notify_us_max)
     }
+}
+
+/// How far all regions of the rows are applied.
+fn applied(store: &Store) -> Result<BTreeMap<RegionId, Index>, Error> {
+    let view = store.read();
+    let applied = |region: Descriptor| Ok((region.id, view.applied(region.id)?));
+    store.descriptors()?.into_iter().map(applied).collect()
 }
 
 /// All rows of a region, in order.

@@ -8,7 +8,6 @@ use flotilla_region::{MessageKind, RegionId};
 
 use crate::network::{NetworkConditions, Partition};
 use crate::node::{DirectorySwap, OperatorFlags};
-use crate::split_planner::SplitPlanner;
 
 /// One mishap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,8 +107,6 @@ pub(crate) struct Swarm {
     pub(crate) restart_us_max: u64,
     kinds: Vec<(FaultKind, MeanInterval)>,
     extra: ExtraFaults,
-    /// Splits by hand.
-    pub(crate) splits: SplitPlanner,
 }
 
 /// Kinds of faults that came later, drawn apart, so that old seeds draw the rest as ever.
@@ -139,8 +136,6 @@ enum FaultKind {
 }
 
 const SECOND_US: u64 = 1_000_000;
-/// Parts the generator of splits from the others.
-const SPLIT_SALT: u64 = 0x5b11_7000;
 /// How many times as long as in other runs the padding of values is in heavy ones.
 const HEAVY: usize = 32;
 /// How many times as many keys as in other runs there are in wide ones.
@@ -189,7 +184,6 @@ impl Swarm {
         // Drawn apart, so that old seeds draw the rest as ever.
         let mut extra = Rng::with_seed(rng.clone().u64(..));
         let later = draw_extra(Rng::with_seed(!extra.clone().u64(..)));
-        let splits = SplitPlanner::draw(Rng::with_seed(extra.clone().u64(..) ^ SPLIT_SALT));
         let weight = *choose(&mut extra, &[1, 1, 1, HEAVY]);
         let keeps_end = weight == HEAVY && extra.bool();
         let width = if weight == 1 { *choose(&mut extra, &[1, 1, 1, 1, 1, WIDE]) } else { 1 };
@@ -210,7 +204,29 @@ impl Swarm {
             restart_us_max: *choose(rng, &[100_000, 1_000_000, 4_000_000]),
             kinds,
             extra: later,
-            splits,
+        }
+    }
+
+    /// Nothing goes wrong by itself, no client asks, and no checkpoint is made: for scripts.
+    #[cfg(test)]
+    pub(crate) fn calm(stores: usize) -> Self {
+        let mut rng = Rng::with_seed(0);
+        let swarm = Self::draw(&mut rng, Some(stores));
+        Self {
+            data_regions: 1,
+            clients: 0,
+            keys_per_region: 4,
+            weight: 1,
+            keeps_end: false,
+            conditions: NetworkConditions::FAIR,
+            sync_us_max: 300,
+            apply_us_max: 100,
+            checkpoint_us: 1_000 * SECOND_US,
+            drift_ppm: vec![0; stores],
+            wrong_flags: None,
+            kinds: Vec::new(),
+            extra: ExtraFaults { rng, kinds: Vec::new() },
+            ..swarm
         }
     }
 

@@ -40,6 +40,19 @@ pub(crate) fn overlap(one: &Descriptor, other: &Descriptor) -> bool {
     one.space == other.space && begins_before_end(one, other) && begins_before_end(other, one)
 }
 
+/// Checks that no key is in two of the regions of one store.
+pub(crate) fn check_disjoint<'a>(
+    regions: impl Iterator<Item = &'a Descriptor>,
+) -> Result<(), String> {
+    let regions: Vec<_> = regions.collect();
+    for (nth, one) in regions.iter().enumerate() {
+        if let Some(other) = regions[..nth].iter().find(|other| overlap(one, other)) {
+            return Err(format!("a store has {one:?} and {other:?}, which overlap"));
+        }
+    }
+    Ok(())
+}
+
 /// The number of the store with this id.
 pub(crate) fn place(store: StoreId) -> usize {
     usize::try_from(store.0 - 1).expect("stores are few")

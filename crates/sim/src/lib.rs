@@ -5,6 +5,8 @@
 //! `docs/simulation.md`.
 
 mod audit;
+#[cfg(test)]
+mod cases;
 pub mod checker;
 mod clock;
 mod coverage;

@@ -4,6 +4,7 @@
 //! done lies time, and between its being done and the core's hearing of it again; the power may go
 //! at any of these moments, and inside the engines' work on the disk.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -34,7 +35,6 @@ mod swap_directory;
 
 use bootstrapping::BootstrappingStore;
 pub(crate) use bootstrapping::OperatorFlags;
-use comparing::check_disjoint;
 use handshakes::HandshakeDriver;
 use running::RunningStore;
 pub(crate) use spare_disks::DirectorySwap;
@@ -269,10 +269,11 @@ impl SimNode {
         let seed = self.rng.u64(..);
         let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
         let time = self.clock.read(now);
-        let mut terms = SyncedTerms::default();
+        let (mut terms, mut applied) = (SyncedTerms::default(), BTreeMap::new());
         for region in recovered {
             let id = region.descriptor.id;
             terms.note(id, region.hard_state.term);
+            applied.insert(id, region.applied.0);
             self.coverage.replayed_entries += region.tail.len() as u64;
             // At the first start leaders are spread; later the replica with the longest log wins.
             let is_fresh = region.hard_state == HardState::default();
@@ -291,7 +292,7 @@ impl SimNode {
                 StopReason::CheckFailure(format!("a replica that is not born: {error}"))
             })?;
         }
-        let executor = Executor::new(store, self.rng.fork(), settings.delays, terms);
+        let executor = Executor::new(store, self.rng.fork(), settings.delays, (terms, applied));
         self.running = Some(RunningStore {
             shard,
             executor,
@@ -301,6 +302,7 @@ impl SimNode {
             is_step_scheduled: false,
             wake: None,
             lists_left: None,
+            cut_at_birth: None,
             cut_in_flush: None,
             stall: Stall::default(),
         });
@@ -370,6 +372,13 @@ impl SimNode {
                 running.cut_in_flush = Some(1 + operations / 2 % 2);
             }
             _ => self.fs.cut_power_after(operations),
+        }
+    }
+
+    /// Cuts the power between two lists of the next effects with a birth, or not any more.
+    pub(crate) fn cut_at_birth(&mut self, lists: Option<usize>) {
+        if let Some(running) = &mut self.running {
+            running.cut_at_birth = lists.map(|lists| lists % LISTS);
         }
     }
 
@@ -505,7 +514,9 @@ impl SimNode {
         // The walk over all entries, for which the node has no time.
         running.shard.check_invariants();
         if !running.effects.ranges.is_empty() {
-            check_disjoint(&running.shard).map_err(StopReason::CheckFailure)?;
+            let shard = &running.shard;
+            layout::check_disjoint(shard.regions().filter_map(|region| shard.descriptor(region)))
+                .map_err(StopReason::CheckFailure)?;
         }
         let store = layout::id(self.place);
         for role in &running.effects.roles {

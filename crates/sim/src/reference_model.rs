@@ -18,6 +18,7 @@ mod region_model;
 mod tests;
 
 use region_model::RegionModel;
+pub(crate) use region_model::{OpResult, ProposalResult};
 
 /// Something that must never happen, in words.
 pub(crate) type CheckFailure = String;
@@ -31,24 +32,6 @@ pub(crate) struct ReferenceModel {
     leaders: BTreeMap<(RegionId, Term), StoreId>,
     /// The proposal and the entry that each ticket came out with.
     tickets: BTreeMap<Ticket, (RegionId, Index, usize)>,
-}
-
-/// The result of one operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum OpResult {
-    Done,
-    Swapped { succeeded: bool, previous: Option<Bytes> },
-}
-
-/// The result of one proposal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ProposalResult {
-    /// The results of its operations.
-    Done(Vec<OpResult>),
-    /// It has split the region.
-    Split,
-    /// It had no effect: the region had changed, or the split cannot be made.
-    Rejected,
 }
 
 impl ReferenceModel {

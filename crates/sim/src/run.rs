@@ -15,6 +15,7 @@ use crate::faults::Swarm;
 use crate::layout;
 use crate::node::RunSettings;
 use crate::reference_model::CheckFailure;
+use crate::split_planner::SplitPlanner;
 use crate::trace::Trace;
 use crate::workload::ClientCounts;
 use crate::world::{EventCounts, SimWorld};
@@ -78,14 +79,12 @@ pub fn run(seed: u64, options: Options) -> SimReport {
 
 fn run_to_the_end(seed: u64, options: Options) -> SimReport {
     let mut rng = Rng::with_seed(seed);
-    let mut swarm = Swarm::draw(&mut rng, options.stores);
-    if !options.splits {
-        swarm.splits = swarm.splits.without_splits();
-    }
+    let swarm = Swarm::draw(&mut rng, options.stores);
+    let splits = if options.splits { SplitPlanner::draw(seed) } else { SplitPlanner::idle(seed) };
     let settings = settings(&swarm, &mut rng);
     let trace = Trace::new(seed, options.printed);
     trace.say(0, format_args!("{swarm:?}"));
-    let mut world = SimWorld::new(swarm, settings, rng, trace);
+    let mut world = SimWorld::new(swarm, splits, settings, rng, trace);
     let mut report = SimReport { seed, ..SimReport::default() };
     match live(&mut world, options.events) {
         Ok(checked) => report.checked = checked,
@@ -103,7 +102,7 @@ fn run_to_the_end(seed: u64, options: Options) -> SimReport {
     report
 }
 
-fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
+pub(crate) fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
     let region = Config {
         merge_bytes_max: choose(rng, &[100, 10_000, 256 << 10]),
         pipeline_depth: choose(rng, &[1, 4]),
@@ -122,6 +121,7 @@ fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
         store: store_config(swarm, rng),
         delays: TaskDelays {
             sync_us_max: swarm.sync_us_max,
+            apply_us_min: 1,
             apply_us_max: swarm.apply_us_max,
             notify_us_max: 300,
         },
@@ -186,6 +186,11 @@ fn live(world: &mut SimWorld, events: u64) -> Result<CheckedCounts, CheckFailure
     while world.counts().events < events {
         world.advance()?;
     }
+    conclude(world)
+}
+
+/// The end of a run: all faults end, and the cluster must recover.
+pub(crate) fn conclude(world: &mut SimWorld) -> Result<CheckedCounts, CheckFailure> {
     world.end_faults()?;
     audit::writes(world)?;
     // After the writes: they have to be served next to the clients' load. Before the reads, so that

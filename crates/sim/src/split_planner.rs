@@ -7,14 +7,14 @@ use flotilla_region::{
     Descriptor, Epoch, PeerId, RegionId, SPLIT_CHILDREN_MAX, SplitChild, SplitCommand,
 };
 
-use crate::faults::MeanInterval;
-
+/// Parts the generator of splits from the others of a seed.
+const SALT: u64 = 0x5b11_7000;
 /// Ids from here on are given to new regions and replicas; those of the first ones are lower.
 const FIRST_ID: u64 = 1_000;
 /// The children of a split that is made in most cases.
 const CHILDREN_MAX: usize = 4;
 
-/// What else happens while a split is under way.
+/// A mishap while a split is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SplitCompanion {
     None,
@@ -29,6 +29,11 @@ pub(crate) enum SplitCompanion {
     CutInside {
         replica: usize,
         operations: u64,
+    },
+    /// One of the region's stores loses power between two lists of the effects with the birth.
+    CutAtBirth {
+        replica: usize,
+        lists: usize,
     },
     /// All stores lose power.
     Blackout {
@@ -63,7 +68,7 @@ pub(crate) struct PlannedSplit {
 pub(crate) struct SplitPlanner {
     rng: Rng,
     /// Between two splits; 0 for never.
-    mean_us: MeanInterval,
+    mean_us: u64,
     /// The regions of a run that there may be.
     regions_max: usize,
     /// The next id. One that was proposed is spent, whatever became of it.
@@ -72,15 +77,16 @@ pub(crate) struct SplitPlanner {
 
 impl SplitPlanner {
     /// Draws how often regions are split. In one run of four, never.
-    pub(crate) fn draw(mut rng: Rng) -> Self {
+    pub(crate) fn draw(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed ^ SALT);
         let mean_us = [0, 150_000, 500_000, 2_000_000][rng.usize(..4)];
         let regions_max = [8, 16, 24][rng.usize(..3)];
         Self { rng, mean_us, regions_max, next_id: FIRST_ID }
     }
 
-    /// No split comes by itself.
-    pub(crate) fn without_splits(self) -> Self {
-        Self { mean_us: 0, ..self }
+    /// Draws no split by itself.
+    pub(crate) fn idle(seed: u64) -> Self {
+        Self { mean_us: 0, ..Self::draw(seed) }
     }
 
     /// How long until the next split, if there is one.
@@ -116,7 +122,8 @@ impl SplitPlanner {
             0..12 => SplitCompanion::None,
             12..14 => SplitCompanion::SecondSplit,
             14..16 => SplitCompanion::PowerLoss { replica, us },
-            16..19 => SplitCompanion::CutInside { replica, operations: self.rng.u64(1..40) },
+            16 => SplitCompanion::CutInside { replica, operations: self.rng.u64(1..40) },
+            17..19 => SplitCompanion::CutAtBirth { replica, lists: self.rng.usize(..8) },
             19 => SplitCompanion::Blackout { us },
             20..22 => SplitCompanion::Campaign { replica },
             22 => SplitCompanion::Away { replica, us: 10 * us },
@@ -204,7 +211,7 @@ mod tests {
         let (start, end) = (Bytes::from_static(b"b"), Bytes::from_static(b"d"));
         let region = Descriptor { id: RegionId(2), space: Space::Raw, start, end, epoch, peers };
         let keys = [Bytes::from_static(b"bkey"), Bytes::from_static(b"c")];
-        let mut planner = SplitPlanner::draw(Rng::with_seed(1));
+        let mut planner = SplitPlanner::draw(1);
         let mut counts = [0; 2];
         let mut last = 0;
         for _ in 0..1_000 {

@@ -15,6 +15,7 @@ use crate::node::{RunSettings, SimNode};
 use crate::packet::Packet;
 use crate::reference_model::{CheckFailure, ReferenceModel};
 use crate::request::ClientRequest;
+use crate::split_planner::SplitPlanner;
 use crate::task::{Outbox, StopReason, Task};
 use crate::trace::Trace;
 use crate::tso_oracle::{GrantedTimestamps, TsoOracle};
@@ -22,6 +23,8 @@ use crate::workload::ClientWorkload;
 
 mod fault_injection;
 mod messaging;
+#[cfg(test)]
+mod scripting;
 mod splitting;
 
 /// Between two beats of an oracle.
@@ -125,6 +128,7 @@ pub(crate) struct SimWorld {
     stamps: GrantedTimestamps,
     trace: Trace,
     swarm: Swarm,
+    splits: SplitPlanner,
     /// Decides what has no generator of its own.
     rng: Rng,
     pauses: Vec<PauseState>,
@@ -137,7 +141,13 @@ pub(crate) struct SimWorld {
 }
 
 impl SimWorld {
-    pub(crate) fn new(swarm: Swarm, settings: RunSettings, mut rng: Rng, trace: Trace) -> Self {
+    pub(crate) fn new(
+        swarm: Swarm,
+        splits: SplitPlanner,
+        settings: RunSettings,
+        mut rng: Rng,
+        trace: Trace,
+    ) -> Self {
         let stores = swarm.stores;
         let workload = ClientWorkload::new(
             &settings.regions,
@@ -165,6 +175,7 @@ impl SimWorld {
             stamps: GrantedTimestamps::default(),
             trace,
             swarm,
+            splits,
             rng,
             pauses: (0..stores).map(|_| PauseState::default()).collect(),
             counts: EventCounts::default(),
@@ -233,6 +244,7 @@ impl SimWorld {
             self.restore_directory(store);
             self.correct_flags(store);
             self.nodes[store].set_slow(false);
+            self.nodes[store].cut_at_birth(None);
             // An ordered fault that has not come yet would else come after the faults have ended.
             if self.nodes[store].has_disk_fault() {
                 self.crash(store, true);

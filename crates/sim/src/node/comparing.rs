@@ -1,12 +1,29 @@
 //! Comparisons of a store with the reference model, and with itself.
 
-use flotilla_region::{Index, RegionId, Shard};
+#[cfg(test)]
+use flotilla_region::Stats;
+use flotilla_region::{Index, RegionId};
 
 use super::SimNode;
 use crate::executor;
+#[cfg(test)]
+use crate::executor::TaskDelays;
 use crate::layout;
 use crate::reference_model::{CheckFailure, ReferenceModel};
 use crate::task::StopReason;
+
+#[cfg(test)]
+impl SimNode {
+    /// Sets how long things take until the next start.
+    pub(crate) fn set_delays(&mut self, delays: TaskDelays) {
+        self.running.as_mut().expect("the script knows that it runs").executor.set_delays(delays);
+    }
+
+    /// The counters of the core.
+    pub(crate) fn core_stats(&self) -> Stats {
+        self.running.as_ref().expect("the script knows that it runs").shard.stats()
+    }
+}
 
 impl SimNode {
     /// A replica's applied index and the hash of its rows.
@@ -65,23 +82,7 @@ impl SimNode {
         let Some(running) = &self.running else { return Ok(()) };
         let regions = running.executor.store().descriptors();
         let regions = regions.map_err(|error| self.stop(&error))?;
-        for (nth, one) in regions.iter().enumerate() {
-            if let Some(other) = regions[..nth].iter().find(|other| layout::overlap(one, other)) {
-                return Err(StopReason::CheckFailure(format!("{one:?} and {other:?} overlap")));
-            }
-            self.compare(one.id, reference_model)?;
-        }
-        Ok(())
+        layout::check_disjoint(regions.iter()).map_err(StopReason::CheckFailure)?;
+        regions.iter().try_for_each(|region| self.compare(region.id, reference_model))
     }
-}
-
-/// No key is in two regions of the core.
-pub(super) fn check_disjoint(shard: &Shard) -> Result<(), CheckFailure> {
-    let regions: Vec<_> = shard.regions().filter_map(|region| shard.descriptor(region)).collect();
-    for (nth, one) in regions.iter().enumerate() {
-        if let Some(other) = regions[..nth].iter().find(|other| layout::overlap(one, other)) {
-            return Err(format!("the core has {one:?} and {other:?}, which overlap"));
-        }
-    }
-    Ok(())
 }

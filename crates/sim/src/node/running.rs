@@ -23,6 +23,8 @@ pub(super) struct RunningStore {
     pub(super) wake: Option<SimTime>,
     /// The power goes after this many lists of the next effects.
     pub(super) lists_left: Option<usize>,
+    /// The power goes after this many lists of the next effects with a birth.
+    pub(super) cut_at_birth: Option<usize>,
     /// The power goes in this operation of the next write to the log.
     pub(super) cut_in_flush: Option<u64>,
     pub(super) stall: Stall,
@@ -63,6 +65,9 @@ impl RunningStore {
         effects.wild_terms.clear();
         // A step without effects has no lists to die between.
         let mut lists_left = self.lists_left.filter(|_| !effects.is_empty());
+        if !effects.births.is_empty() {
+            lists_left = self.cut_at_birth.take().or(lists_left);
+        }
         let mut goes_on = || match &mut lists_left {
             None => Ok(()),
             Some(0) => Err(StopReason::Died),

@@ -10,8 +10,25 @@ use flotilla_region::{
     SplitRegions, Ticket,
 };
 
-use super::{CheckFailure, OpResult, ProposalResult};
 use crate::trace::{digest, mix};
+
+/// The result of one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum OpResult {
+    Done,
+    Swapped { succeeded: bool, previous: Option<Bytes> },
+}
+
+/// The result of one proposal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ProposalResult {
+    /// The results of its operations.
+    Done(Vec<OpResult>),
+    /// It has split the region.
+    Split,
+    /// It had no effect: the region had changed, or the split cannot be made.
+    Rejected,
+}
 
 /// One region's log and what it makes.
 #[derive(Debug)]
@@ -72,7 +89,7 @@ impl RegionModel {
     }
 
     /// Takes the next entry, or compares one that is known. Returns the regions that it has made.
-    pub(super) fn agree(&mut self, entry: &LogEntry) -> Result<Vec<Self>, CheckFailure> {
+    pub(super) fn agree(&mut self, entry: &LogEntry) -> Result<Vec<Self>, String> {
         // The term counts as well: entries of equal bytes and different terms are different ones.
         let print = mix(entry.term.0) ^ digest(&entry.data);
         let known = self.born.0 + self.entries.len() as u64;
@@ -101,7 +118,7 @@ impl RegionModel {
         &self,
         committed: &Committed,
         command: &impl Fn(Ticket) -> Option<Bytes>,
-    ) -> Result<(), CheckFailure> {
+    ) -> Result<(), String> {
         let index = committed.entry.index;
         // Proposed elsewhere, or before a crash that forgot the tickets.
         if committed.tickets.is_empty() {
@@ -126,7 +143,7 @@ impl RegionModel {
     }
 
     /// Applies the next entry and says what its proposals did.
-    fn apply(&mut self, entry: &LogEntry) -> Result<EntryResults, CheckFailure> {
+    fn apply(&mut self, entry: &LogEntry) -> Result<EntryResults, String> {
         let unreadable = |_| format!("entry {} cannot be read", entry.index);
         if let Some(command) = AdminCommand::decode(&entry.data).map_err(unreadable)? {
             let AdminCommand::Split(split) = command;

@@ -110,7 +110,7 @@ impl SimWorld {
     fn aim(&mut self, mut fault: Fault) -> Fault {
         if let Some(region) = fault.region_mut() {
             let all: Vec<_> = self.reference_model.descendants(*region).collect();
-            *region = self.swarm.splits.choose(&all);
+            *region = self.splits.choose(&all);
         }
         fault
     }
@@ -218,7 +218,7 @@ impl SimWorld {
         self.crash_for(store, power, delay_us);
     }
 
-    fn crash_for(&mut self, store: usize, power: bool, delay_us: u64) {
+    pub(super) fn crash_for(&mut self, store: usize, power: bool, delay_us: u64) {
         if self.nodes[store].is_up() {
             self.counts.crashes += 1;
         }

@@ -12,7 +12,7 @@ use crate::split_planner::{PlannedSplit, SplitCompanion};
 impl SimWorld {
     /// Plans the next split.
     pub(super) fn schedule_split(&mut self) {
-        if let Some(delay_us) = self.swarm.splits.delay_us() {
+        if let Some(delay_us) = self.splits.delay_us() {
             self.schedule(delay_us, SimEvent::Split);
         }
     }
@@ -26,10 +26,10 @@ impl SimWorld {
         let all = self.reference_model.descriptors();
         let data: Vec<_> =
             all.filter(|region| region.space == Space::Raw).map(|it| it.id).collect();
-        if !self.swarm.splits.wants_more(data.len()) {
+        if !self.splits.wants_more(data.len()) {
             return Ok(());
         }
-        let region = self.swarm.splits.choose(&data);
+        let region = self.splits.choose(&data);
         let region = self.reference_model.descriptor(region).expect("it is one of these").clone();
         // Without a leader nothing comes of it, and the mishaps beside it would only add to those
         // for which there is none.
@@ -40,10 +40,10 @@ impl SimWorld {
 
     fn ask_for_split(&mut self, region: &Descriptor, leader: usize) {
         let keys = self.workload.keys_in(region);
-        let PlannedSplit { command, is_legal } = self.swarm.splits.plan(region, &keys);
-        let leader = Some(leader).filter(|_| self.swarm.splits.asks_leader());
+        let PlannedSplit { command, is_legal } = self.splits.plan(region, &keys);
+        let leader = Some(leader).filter(|_| self.splits.asks_leader());
         let store = leader.unwrap_or_else(|| {
-            let replica = self.swarm.splits.replica(region);
+            let replica = self.splits.replica(region);
             layout::place(region.peers[replica].store)
         });
         let body = RequestBody::Split(command);
@@ -54,7 +54,7 @@ impl SimWorld {
     }
 
     fn accompany(&mut self, region: &Descriptor, leader: usize) -> Result<(), CheckFailure> {
-        let companion = self.swarm.splits.companion(region);
+        let companion = self.splits.companion(region);
         self.say(format_args!("region {} is split, {companion:?}", region.id));
         let store = |replica: usize| layout::place(region.peers[replica].store);
         match companion {
@@ -64,6 +64,9 @@ impl SimWorld {
             SplitCompanion::CutInside { replica, operations } => {
                 self.nodes[store(replica)].cut_inside(operations);
                 self.schedule_power_loss(store(replica));
+            }
+            SplitCompanion::CutAtBirth { replica, lists } => {
+                self.nodes[store(replica)].cut_at_birth(Some(lists));
             }
             SplitCompanion::Blackout { us } => {
                 (0..self.nodes.len()).for_each(|store| self.lose_power(store, us));

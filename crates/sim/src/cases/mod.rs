@@ -1,0 +1,12 @@
+//! Named cases: what splits must survive, one script each, from one seed.
+//!
+//! Chance comes upon most of them as well. A script makes one for certain, says what it is, and
+//! looks at more than the audit does.
+
+mod crashes;
+mod first_messages;
+mod leaders;
+mod requests;
+mod scenario;
+
+use scenario::{DATA, Scenario};

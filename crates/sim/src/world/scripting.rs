@@ -1,0 +1,66 @@
+//! The hands of a script: what the named cases do to a cluster.
+
+use flotilla_region::{Descriptor, RegionId, Stats};
+
+use super::SimWorld;
+use crate::executor::TaskDelays;
+use crate::network::Partition;
+use crate::node::SimNode;
+use crate::request::{ClientRequest, RequestBody, RequestOwner};
+
+impl SimWorld {
+    /// Cuts a store off from all others.
+    pub(crate) fn cut_off(&mut self, store: usize) {
+        let alone = (0..self.nodes.len()).map(|place| place == store).collect();
+        self.network.cut(&Partition::Split(alone));
+    }
+
+    /// Mends all links.
+    pub(crate) fn mend(&mut self) {
+        self.network.heal();
+    }
+
+    /// A store loses power, and starts again after a while.
+    pub(crate) fn lose_power_for(&mut self, store: usize, us: u64) {
+        self.crash_for(store, true, us);
+    }
+
+    /// The process of a store ends, and starts again after a while; its writes stay.
+    pub(crate) fn end_process(&mut self, store: usize, us: u64) {
+        self.crash_for(store, false, us);
+    }
+
+    /// From now on until its next start, each batch that the store applies takes so long.
+    pub(crate) fn slow_applying(&mut self, store: usize, us: u64) {
+        let delays =
+            TaskDelays { sync_us_max: 300, apply_us_min: us, apply_us_max: us, notify_us_max: 300 };
+        self.nodes[store].set_delays(delays);
+    }
+
+    /// A split of a region at these keys, with new ids.
+    pub(crate) fn split_request(
+        &mut self,
+        region: &Descriptor,
+        ends: &[&[u8]],
+        store: usize,
+    ) -> ClientRequest {
+        let ends = ends.iter().map(|end| end.to_vec().into()).collect();
+        let command = self.splits.command(region, ends);
+        ClientRequest::new(RequestOwner::Operator, region, store, RequestBody::Split(command))
+    }
+
+    /// The store that leads a region, if there is one.
+    pub(crate) fn leading(&self, region: RegionId) -> Option<usize> {
+        self.leader(region)
+    }
+
+    /// The counters of a store's core.
+    pub(crate) fn core_stats(&self, store: usize) -> Stats {
+        self.nodes[store].core_stats()
+    }
+
+    /// All stores are up and members.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.nodes.iter().all(SimNode::is_running)
+    }
+}
