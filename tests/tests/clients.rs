@@ -25,7 +25,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flotilla_proto::pdpb::pd_client::PdClient;
-use flotilla_proto::pdpb::{GetMembersRequest, GetRegionRequest};
+use flotilla_proto::pdpb::{
+    GetMembersRequest, GetRegionRequest, ScanRegionsRequest, SplitRegionsRequest,
+};
 use processes::Processes;
 use tikv_client::RawClient;
 use tokio::sync::watch;
@@ -231,6 +233,39 @@ async fn the_go_client_does_not_notice_that_stores_are_killed() {
         restart_under(&client, &mut cluster, place).await;
     }
     go.finish().await;
+}
+
+/// Both clients work while placement splits regions, until there are some forty.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_client_notices_that_regions_split() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let cluster = Processes::start(3, REGIONS).await;
+    let program = go_test(dir.path());
+    let run = |mode| program.as_ref().map(|it| run_go(it, cluster.endpoints(), mode, 5));
+    let go = [run(Mode::Batch), run(Mode::Unary)];
+    let client = RawClient::new(cluster.endpoints().to_vec()).await.unwrap();
+    let leader = placement_leader(cluster.endpoints()).await;
+    let address = format!("http://{}", cluster.endpoints()[leader]);
+    let mut pd = PdClient::connect(address).await.unwrap();
+    let mut count = REGIONS;
+    for round in 0..8 {
+        one_round(&client, round).await.unwrap_or_else(|error| panic!("{round}: {error}"));
+        let split_keys: Vec<_> =
+            (0..4).map(|nth| vec![(round * 28 + nth * 7 + 3) as u8, b'-'].into()).collect();
+        count += split_keys.len() as u64;
+        let request = SplitRegionsRequest { split_keys, ..Default::default() };
+        let (split, worked) =
+            tokio::join!(pd.split_regions(request), one_round(&client, 1_000 + round));
+        worked.unwrap_or_else(|error| panic!("{round}: {error}"));
+        let split = split.unwrap().into_inner();
+        assert_eq!((split.finished_percentage, split.regions_id.len()), (100, 4));
+    }
+    for go in go.into_iter().flatten() {
+        go.finish().await;
+    }
+    let all = ScanRegionsRequest { limit: 1_000, ..Default::default() };
+    let regions = pd.scan_regions(all).await.unwrap().into_inner().regions;
+    assert_eq!(regions.len() as u64, count);
 }
 
 /// Kills a store, and starts it again once the others serve all regions.

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
+mod load;
 mod processes;
 
 use std::collections::BTreeMap;
@@ -12,10 +13,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_cli::playground::{Playground, PlaygroundConfig};
-use flotilla_client::{Client, Config, Scan};
-use flotilla_node::router::RouterStats;
-use flotilla_region::{Descriptor, Space};
-use processes::until;
+use flotilla_client::{Client, Config, Observer, Scan};
+use flotilla_node::router::{RequestError, RouterStats};
+use flotilla_proto::kvrpcpb::{Context, RawGetRequest};
+use flotilla_proto::tikvpb::tikv_client::TikvClient;
+use flotilla_region::{Descriptor, RegionId, Reject, Space};
+use load::Load;
+use processes::{Processes, until};
 use tokio::task::JoinSet;
 
 /// How long anything may take on a machine that has much else to do.
@@ -29,6 +33,16 @@ async fn client(endpoints: &[String]) -> Client {
 
 fn key(number: u32) -> Bytes {
     format!("key{number:06}").into()
+}
+
+/// The ids and borders of the regions on a store, as it says itself.
+async fn seen(endpoint: &str) -> Vec<(Bytes, u64)> {
+    let observer = Observer::new(endpoint, Config::default()).unwrap();
+    let replicas = observer.regions().await.unwrap_or_default();
+    let regions = replicas.into_iter().filter_map(|replica| replica.region);
+    let mut seen: Vec<_> = regions.map(|region| (region.start_key, region.id)).collect();
+    seen.sort();
+    seen
 }
 
 /// Splits the region that holds `key` at `key`, wherever it is led.
@@ -129,5 +143,96 @@ async fn a_region_splits_under_load_and_no_client_sees_an_error() {
     let counts = (0..3).map(|place| cluster.node(place).unwrap().router().counts());
     let rerouted: u64 = counts.map(|counts: RouterStats| counts.rerouted).sum();
     println!("{rerouted} requests were rerouted");
+    cluster.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_store_is_killed_after_a_split_and_nothing_is_lost() {
+    let mut cluster = Processes::start(3, 1).await;
+    let load = Load::start(8, cluster.endpoints()).await;
+    let operator = client(cluster.endpoints()).await;
+    for kill in 0..6u8 {
+        let place = usize::from(kill) % 3;
+        load.progress(100).await;
+        // At and between the keys that are written.
+        let border = Bytes::from(vec![0x10 + 0x20 * kill]);
+        let region = operator.region_of(border.clone()).await.unwrap().region.id;
+        let parts = operator.split_region(region, [border.clone()]).await.unwrap();
+        assert_eq!((parts.len(), &parts[1].start_key), (2, &border));
+        // At once: no checkpoint has the new rows.
+        cluster.kill(place);
+        load.progress(100).await;
+        cluster.restart(place);
+        cluster.ready().await;
+        until(async || {
+            let (restarted, other) = (
+                seen(&cluster.endpoints()[place]).await,
+                seen(&cluster.endpoints()[(place + 1) % 3]).await,
+            );
+            match restarted == other && restarted.len() == 3 + usize::from(kill) {
+                true => Ok(()),
+                false => Err(format!("{restarted:?} is not {other:?}")),
+            }
+        })
+        .await;
+        load.next_round();
+    }
+    load.progress(100).await;
+    assert_eq!(operator.regions().await.unwrap().len(), 7);
+    println!("{}", load.end(cluster.endpoints()).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_behind_hears_of_all_parts_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = PlaygroundConfig::new(dir.path());
+    (settings.stores, settings.common.regions) = (1, 1);
+    let cluster = Playground::start(&settings).await.unwrap();
+    cluster.ready(PATIENCE).await.unwrap();
+    let client = client(&cluster.endpoints()).await;
+    let before = client.region_of("a").await.unwrap();
+    client.put("a", "1").await.unwrap();
+    let id = before.region.id;
+    // More borders than one split takes.
+    let keys: Vec<_> = (1..=20).map(key).collect();
+    let parts = client.split_region(id, keys.clone()).await.unwrap();
+    let borders: Vec<_> = parts.iter().skip(1).map(|part| part.start_key.clone()).collect();
+    assert_eq!(borders, keys);
+    assert_eq!(parts.last().unwrap().id, id, "the last part keeps the id");
+    assert_eq!(
+        client.regions().await.unwrap().iter().map(|it| it.region.clone()).collect::<Vec<_>>(),
+        parts
+    );
+
+    let mut store =
+        TikvClient::connect(format!("http://{}", cluster.endpoints()[0])).await.unwrap();
+    let context = Context {
+        region_id: id,
+        region_epoch: before.region.region_epoch,
+        peer: before.leader,
+        ..Context::default()
+    };
+    let request = RawGetRequest { context: Some(context), key: "a".into(), ..Default::default() };
+    let answer = store.raw_get(request).await.unwrap().into_inner();
+    let told = answer.region_error.unwrap().epoch_not_match.unwrap().current_regions;
+    assert_eq!(told, parts[parts.len() - 16..], "those next to the region, at most 16");
+
+    // Halves, by the bytes that are there.
+    for number in 0..1_000 {
+        client.put(format!("z{number:04}"), vec![7; 100]).await.unwrap();
+    }
+    let halves = client.split_region(id, []).await.unwrap();
+    let border = &halves[1].start_key[..];
+    assert!(border > &b"z03"[..] && border < &b"z07"[..], "{border:?}");
+    // A border that is there already is no split.
+    let again = client.split_region(id, [halves[1].start_key.clone()]).await.unwrap();
+    assert_eq!(again, halves[1..]);
+    let foreign = client.split_region(id, ["a".into()]).await.unwrap_err();
+    assert!(foreign.to_string().contains("is not in region"), "{foreign}");
+    let few = client.split_region(parts[0].id, []).await.unwrap_err();
+    assert!(few.to_string().contains("too few rows"), "{few}");
+    let router = cluster.node(0).unwrap().router();
+    let system = router.split(RegionId(1), &["m".into()]).await;
+    assert_eq!(system, Err(RequestError::Rejected(Reject::RegionNotFound(RegionId(1)))));
     cluster.shutdown().await.unwrap();
 }

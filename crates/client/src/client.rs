@@ -213,6 +213,36 @@ impl Client {
         }
     }
 
+    /// Splits a region at `keys`, or into halves of its bytes if there are none. Returns all parts
+    /// by their keys, once they are there; the last of them keeps the id.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Rejected`] if there is no such region, if a key is not inside of it, or if it has
+    /// too few rows to be halved. A split without keys is never sent twice.
+    pub async fn split_region(
+        &self,
+        id: u64,
+        keys: impl IntoIterator<Item = Bytes>,
+    ) -> Result<Vec<metapb::Region>, Error> {
+        let split_keys: Vec<_> = keys.into_iter().collect();
+        // Halves would be halved again; a key that is a border already does no harm.
+        let mut budget = match split_keys.is_empty() {
+            true => RetryBudget::once(&self.router.config),
+            false => self.budget(),
+        };
+        let request =
+            kvrpcpb::SplitRegionRequest { split_keys, is_raw_kv: true, ..Default::default() };
+        loop {
+            let found = self.router.placement.region_by_id(id, &mut budget).await?;
+            let route = found.ok_or_else(|| Error::Rejected(format!("there is no region {id}")))?;
+            match self.router.attempt(&Arc::new(route), request.clone(), &mut budget).await {
+                Ok(response) => return Ok(response.regions),
+                Err(failure) => budget.pause(failure).await?,
+            }
+        }
+    }
+
     /// All stores, as placement knows them.
     ///
     /// # Errors

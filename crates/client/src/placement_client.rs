@@ -93,6 +93,29 @@ impl PlacementClient {
         }
     }
 
+    /// The region of this id. `None` if placement knows none.
+    pub(crate) async fn region_by_id(
+        &self,
+        id: u64,
+        budget: &mut RetryBudget,
+    ) -> Result<Option<CachedRoute>, Error> {
+        loop {
+            let header = self.header();
+            let request = pdpb::GetRegionByIdRequest { header, region_id: id, need_buckets: false };
+            let answer =
+                self.ask(budget, async move |mut pd| pd.get_region_by_id(request).await).await;
+            let failure = match answer {
+                Ok(response) if response.region.is_none() => return Ok(None),
+                Ok(response) => match route_of(response) {
+                    Ok(route) => return Ok(Some(route)),
+                    Err(failure) => failure,
+                },
+                Err(failure) => failure,
+            };
+            budget.pause(failure).await?;
+        }
+    }
+
     /// The region that holds the greatest key below `end`; an empty `end` is above all keys.
     pub(crate) async fn region_below(
         &self,

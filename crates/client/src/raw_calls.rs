@@ -96,6 +96,8 @@ calls! {
     RawDeleteRequest -> RawDeleteResponse by raw_delete, Write, |r| std::mem::take(&mut r.error), RawDelete;
     RawBatchDeleteRequest -> RawBatchDeleteResponse by raw_batch_delete, Write, |r| std::mem::take(&mut r.error), RawBatchDelete;
     RawDeleteRangeRequest -> RawDeleteRangeResponse by raw_delete_range, Write, |r| std::mem::take(&mut r.error), RawDeleteRange;
+    // It has no arm either, and its refusals are the status of the call.
+    SplitRegionRequest -> SplitRegionResponse by split_region, Write, |_| String::new();
     // Without an arm: TiKV's `BatchCommands` has no compare-and-swap, so it goes by a call of its
     // own.
     RawCasRequest -> RawCasResponse by raw_compare_and_swap, Write, |r| std::mem::take(&mut r.error);

@@ -167,6 +167,36 @@ async fn follows_leaders_and_splits() {
 }
 
 #[tokio::test]
+async fn one_refusal_after_a_split_teaches_all_of_its_parts() {
+    for transport in BOTH {
+        let world = World::new(&[]);
+        let client = connect(&world, config(transport)).await;
+        client.put("a", "1").await.unwrap();
+        let keys = ["c", "g", "m", "t"].map(Bytes::from);
+        let parts = world.state().split_region(2, &keys);
+        assert_eq!(parts.len(), 5);
+        let requests = world.state().requests;
+        for key in ["t1", "a", "d", "h", "p", "z"] {
+            client.put(key, "2").await.unwrap();
+        }
+        assert_eq!(world.state().requests, requests + 7, "placement and a refusal each are asked");
+    }
+}
+
+#[tokio::test]
+async fn splits_a_region_where_it_is_led() {
+    let world = World::new(&["m"]);
+    let client = connect(&world, config(Transport::Stream)).await;
+    world.inject([Fault::Busy(1), Fault::NoLeader]);
+    let parts = client.split_region(2, ["c", "g"].map(Bytes::from)).await.unwrap();
+    let borders: Vec<_> = parts.iter().map(|part| (&part.start_key[..], part.id == 2)).collect();
+    assert_eq!(borders, [(&b""[..], false), (b"c", false), (b"g", true)]);
+    assert_eq!(client.regions().await.unwrap().len(), 4);
+    let unknown = client.split_region(77, []).await.unwrap_err();
+    assert!(matches!(unknown, Error::Rejected(_)), "{unknown}");
+}
+
+#[tokio::test]
 async fn passing_failures_do_not_reach_the_caller() {
     for transport in BOTH {
         let world = World::new(&[]);

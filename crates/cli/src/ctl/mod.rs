@@ -1,5 +1,6 @@
 //! `flotilla ctl`: a cluster's rows, regions and stores, one question at a time.
 
+mod region;
 mod rows;
 mod text;
 mod views;
@@ -48,6 +49,9 @@ enum CtlCommand {
     Scan(rows::ScanArgs),
     /// Lists the regions: ranges, replicas, leaders, logs
     Regions,
+    /// Shows or splits one region
+    #[command(subcommand)]
+    Region(region::RegionCommand),
     /// Lists the stores, and whether they answer
     Stores,
     /// Says which region holds a key, and who leads it
@@ -69,6 +73,7 @@ async fn answer(args: &CtlArgs) -> Result<(), Error> {
     let client = || Client::connect(&args.target.endpoints, args.target.config());
     match &args.command {
         CtlCommand::Regions => views::regions(&args.target, format, out).await,
+        CtlCommand::Region(command) => region::run(&args.target, command, format, out).await,
         CtlCommand::Stores => views::stores(&args.target, format, out).await,
         CtlCommand::Put { key, value } => {
             client().await?.put(format.parse(key)?, format.parse(value)?).await?;

@@ -206,66 +206,78 @@ fn uuid(store: &KnownStore) -> String {
     number.map_or_else(|_| String::new(), |number| StoreUuid(number).to_string())
 }
 
+/// Asks all stores about their regions: those of which `wanted` is true, by id.
+pub(crate) async fn gather_regions(
+    target: &ClusterTarget,
+    wanted: impl Fn(&RegionStatus) -> bool,
+) -> Result<BTreeMap<u64, RegionSummary>, Error> {
+    let seen = ask_all(target, async |observer| observer.regions().await).await?;
+    let mut regions = BTreeMap::<u64, RegionSummary>::new();
+    for StoreAnswer { store, answer } in seen {
+        match answer {
+            Ok(replicas) => {
+                let id = store.store.unwrap_or_default().id;
+                for replica in replicas.into_iter().filter(&wanted) {
+                    let region = replica.region.as_ref().map_or(0, |region| region.id);
+                    regions.entry(region).or_default().replicas.push((id, replica));
+                }
+            }
+            // Half a picture should not look like a whole one.
+            Err(error) => eprintln!("flotilla: no answer from {}: {}", store.name, reason(&error)),
+        }
+    }
+    Ok(regions)
+}
+
 pub(crate) async fn regions(
     target: &ClusterTarget,
     format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
-    let seen = ask_all(target, async |observer| observer.regions().await).await?;
-    let mut regions = BTreeMap::<u64, RegionSummary>::new();
-    let mut silent = Vec::new();
-    for StoreAnswer { store, answer } in seen {
-        match answer {
-            Ok(replicas) => {
-                let id = store.store.unwrap_or_default().id;
-                for replica in replicas {
-                    let region = replica.region.as_ref().map_or(0, |region| region.id);
-                    regions.entry(region).or_default().replicas.push((id, replica));
-                }
-            }
-            Err(error) => silent.push(format!("{}: {}", store.name, reason(&error))),
-        }
-    }
+    let regions = gather_regions(target, |_| true).await?;
     if format.is_json {
         let regions = regions.values().filter_map(RegionSummary::to_json).collect();
-        writeln!(out, "{:#}", Value::Array(regions))?;
-    } else {
-        let headings = [
-            "id",
-            "space",
-            "start",
-            "end",
-            "epoch",
-            "stores",
-            "leader",
-            "term",
-            "committed",
-            "applied",
-            "log",
-        ];
-        let mut table = table(&headings);
-        for row in regions.values().filter_map(|region| region.to_row(format)) {
-            table.add_row(row);
-        }
-        writeln!(out, "{table}")?;
+        return Ok(writeln!(out, "{:#}", Value::Array(regions))?);
     }
-    // Half a picture should not look like a whole one.
-    for silent in silent {
-        eprintln!("flotilla: no answer from {silent}");
+    write_regions(regions.values(), format, out)
+}
+
+/// A table with a line for each region.
+pub(crate) fn write_regions<'a>(
+    regions: impl Iterator<Item = &'a RegionSummary>,
+    format: ByteFormat,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let headings = [
+        "id",
+        "space",
+        "start",
+        "end",
+        "epoch",
+        "stores",
+        "leader",
+        "term",
+        "committed",
+        "applied",
+        "log",
+    ];
+    let mut table = table(&headings);
+    for row in regions.filter_map(|region| region.to_row(format)) {
+        table.add_row(row);
     }
-    Ok(())
+    Ok(writeln!(out, "{table}")?)
 }
 
 /// The answers of the stores about one region.
 #[derive(Default)]
-struct RegionSummary {
+pub(crate) struct RegionSummary {
     replicas: Vec<(u64, RegionStatus)>,
 }
 
 impl RegionSummary {
     /// The replica that knows best: the leader of the highest term, or else a replica that has
     /// heard of that term.
-    fn best(&self) -> Option<&RegionStatus> {
+    pub(crate) fn best(&self) -> Option<&RegionStatus> {
         let replicas = self.replicas.iter().map(|(_, status)| status);
         replicas.max_by_key(|status| (status.term, status.role() == Role::Leader, status.applied))
     }
@@ -302,7 +314,7 @@ impl RegionSummary {
         ])
     }
 
-    fn to_json(&self) -> Option<Value> {
+    pub(crate) fn to_json(&self) -> Option<Value> {
         let best = self.best()?;
         let region = best.region.as_ref()?;
         let epoch = region.region_epoch.unwrap_or_default();
@@ -357,7 +369,7 @@ fn role(status: &RegionStatus) -> &'static str {
 
 /// Both the first key and the missing end are empty; neither is worth a word in a table. Others
 /// are quoted, for a key may end in spaces.
-fn bound(key: &[u8], format: ByteFormat) -> String {
+pub(crate) fn bound(key: &[u8], format: ByteFormat) -> String {
     if key.is_empty() { "-".to_owned() } else { format.quote(key) }
 }
 

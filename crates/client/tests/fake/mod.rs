@@ -135,6 +135,29 @@ impl World {
 }
 
 impl State {
+    pub(crate) fn region(&self, id: u64) -> Option<(metapb::Region, u64)> {
+        self.regions.values().find(|(region, _)| region.id == id).cloned()
+    }
+
+    /// Splits a region at keys that rise. The last part keeps the id.
+    pub(crate) fn split_region(&mut self, id: u64, keys: &[Bytes]) -> Vec<metapb::Region> {
+        let (mut last, leader) = self.region(id).expect("a region of this id");
+        let version = last.region_epoch.unwrap_or_default().version + keys.len() as u64;
+        last.region_epoch = Some(metapb::RegionEpoch { conf_ver: 1, version });
+        let mut parts = vec![];
+        for key in keys {
+            let mut part = region(1_000 + version * 100 + parts.len() as u64, "", "", version);
+            part.start_key = std::mem::replace(&mut last.start_key, key.clone());
+            part.end_key = key.clone();
+            parts.push(part);
+        }
+        parts.push(last);
+        for part in &parts {
+            self.regions.insert(part.start_key.clone(), (part.clone(), leader));
+        }
+        parts
+    }
+
     pub(crate) fn holder(&self, key: &[u8]) -> (metapb::Region, u64) {
         let at_or_below = self
             .regions

@@ -137,8 +137,19 @@ impl pdpb::pd_server::Pd for Store {
 
     async fn get_region_by_id(
         &self,
-        _: Request<pdpb::GetRegionByIdRequest>,
+        r: Request<pdpb::GetRegionByIdRequest>,
     ) -> Answer<pdpb::GetRegionResponse> {
+        let found = self.state.lock().unwrap().region(r.into_inner().region_id);
+        Ok(Response::new(match found {
+            Some(found) => self.region(found),
+            None => pdpb::GetRegionResponse { header: self.header(), ..Default::default() },
+        }))
+    }
+
+    async fn split_regions(
+        &self,
+        _: Request<pdpb::SplitRegionsRequest>,
+    ) -> Answer<pdpb::SplitRegionsResponse> {
         unused()
     }
 

@@ -100,8 +100,10 @@ impl Store {
             return Some(error);
         }
         if region.region_epoch != context.region_epoch {
+            let since = context.region_epoch.unwrap_or_default().version;
             let holds = |(r, _): &&(metapb::Region, u64)| {
-                r.id == id || r.start_key == region.end_key || r.end_key == region.start_key
+                let is_newer = r.region_epoch.is_some_and(|epoch| epoch.version > since);
+                r.id == id || r.start_key == region.end_key || is_newer
             };
             let current_regions =
                 state.regions.values().filter(holds).map(|(r, _)| r.clone()).collect();

@@ -128,6 +128,26 @@ impl Tikv for Store {
         }
     }
 
+    async fn split_region(
+        &self,
+        r: Request<kvrpcpb::SplitRegionRequest>,
+    ) -> Answer<kvrpcpb::SplitRegionResponse> {
+        let r = r.into_inner();
+        assert!(r.is_raw_kv);
+        let mut state = self.state.lock().unwrap();
+        state.requests += 1;
+        let fault = state.faults.pop_front();
+        let context = r.context.as_ref().expect("a context");
+        let (low, high) = (r.split_keys.first().unwrap(), r.split_keys.last().unwrap());
+        let region_error = self.check(&state, context, low, high, &fault);
+        let regions = match region_error {
+            None => state.split_region(context.region_id, &r.split_keys),
+            Some(_) => vec![],
+        };
+        let response = kvrpcpb::SplitRegionResponse { region_error, regions, ..Default::default() };
+        Ok(Response::new(response))
+    }
+
     type BatchCommandsStream = Streamed<BatchCommandsResponse>;
 
     async fn batch_commands(

@@ -59,7 +59,7 @@ impl IdPool {
         }
     }
 
-    /// Waits until somebody has found too few ids.
+    /// Waits until a caller has found too few ids.
     pub(crate) async fn wanted(&self) {
         self.wanted.notified().await;
     }

@@ -108,6 +108,22 @@ impl Router {
         Err(RegionReadError::Request(RequestError::Rejected(Reject::EpochNotMatch { current })))
     }
 
+    /// Refuses a request that was made for another version of the region.
+    ///
+    /// # Errors
+    ///
+    /// As a rejection of [`Router::propose_by_keys`].
+    pub(crate) fn check_version(
+        &self,
+        region: RegionId,
+        claimed: Option<u64>,
+    ) -> Result<(), RequestError> {
+        let here = self.descriptor(region).map(|here| here.epoch.version);
+        let Some(claimed) = claimed.filter(|claimed| Some(*claimed) != here) else { return Ok(()) };
+        let current = self.routes().siblings(region, claimed);
+        Err(RequestError::Rejected(Reject::EpochNotMatch { current }))
+    }
+
     async fn read_region(
         &self,
         region: RegionId,
@@ -121,8 +137,8 @@ impl Router {
         snapshot.region(region, version).map_err(RegionReadError::Snapshot)
     }
 
-    /// What is to be done about a request to `region` that was refused: the region is as in
-    /// `current`.
+    /// The regions that hold the range of a refused request, and the one that may serve it. The
+    /// refusal has named the region as in `current`.
     async fn overtaken(
         &self,
         region: RegionId,

@@ -44,7 +44,7 @@ async fn lease(context: &PdContext) -> Result<Range<u64>, Status> {
         Some(pd_leader) => pd_leader.ids(u64::from(BLOCK_COUNT)).await?,
         None => ask(context).await?,
     };
-    // The last of a block that nobody else gets.
+    // The last of a block that no other store gets.
     Ok(last + 1 - u64::from(BLOCK_COUNT)..last + 1)
 }
 

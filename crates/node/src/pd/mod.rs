@@ -1,10 +1,12 @@
 //! The embedded placement driver (PD).
 //!
-//! It lives on the store that leads the system region: `election` follows that leadership, `leader`
-//! is the state of one term, `heartbeat_sender` on every store reports the regions that the store
-//! leads, and `id_lender` fetches ids for regions that it splits. `service` answers clients, by `lookup`; `heartbeat_receiver` takes in the heartbeats,
-//! `heartbeat_sessions` knows their streams; `stubs` are small services that clients expect of a
-//! PD. `context` is their shared state, `placement_driver` puts them together.
+//! It lives on the store that leads the system region: `election` follows that leadership,
+//! `leader` is the state of one term, `heartbeat_sender` on every store reports the regions that
+//! the store leads, and `id_lender` fetches ids for regions that it splits. `split_regions` has
+//! regions split where they are led. `service` answers clients, by `lookup`; `heartbeat_receiver`
+//! takes in the heartbeats, `heartbeat_sessions` knows their streams; `stubs` are small services
+//! that clients expect of a PD. `context` is their shared state, `placement_driver` puts them
+//! together.
 
 mod context;
 mod convert;
@@ -18,6 +20,7 @@ mod leader;
 mod lookup;
 mod placement_driver;
 mod service;
+mod split_regions;
 mod stubs;
 
 pub use context::PdConfig;

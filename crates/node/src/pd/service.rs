@@ -16,7 +16,8 @@ use flotilla_proto::pdpb::{
     GetMembersResponse, GetRegionByIdRequest, GetRegionRequest, GetRegionResponse, GetStoreRequest,
     GetStoreResponse, IsBootstrappedRequest, IsBootstrappedResponse, QueryRegionRequest,
     QueryRegionResponse, Region, RequestHeader, ResponseHeader, ScanRegionsRequest,
-    ScanRegionsResponse, ServiceMode, Timestamp, TsoRequest, TsoResponse,
+    ScanRegionsResponse, ServiceMode, SplitRegionsRequest, SplitRegionsResponse, Timestamp,
+    TsoRequest, TsoResponse,
 };
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
@@ -27,6 +28,7 @@ use super::context::PdContext;
 use super::convert::{member_to_proto, store_to_proto};
 use super::leader::PdLeader;
 use super::lookup::{self, LookupResult};
+use super::split_regions;
 
 /// Regions that one answer holds at most; a client that wants more asks again from where it ended.
 const SCAN_COUNT_MAX: usize = 10_000;
@@ -93,6 +95,24 @@ impl PdService {
         let look = |cluster: &ClusterView, now_ms| lookup::batch(cluster, now_ms, &request);
         let response = self.look(&pd_leader, look).await;
         Ok(QueryRegionResponse { header: self.header(), ..response })
+    }
+
+    /// As [`split_regions::split`].
+    async fn split(&self, request: SplitRegionsRequest) -> Result<SplitRegionsResponse, Status> {
+        let SplitRegionsRequest { header, mut split_keys, retry_limit } = request;
+        let pd_leader = self.pd_leader(header).await?;
+        if split_keys.len() > BATCH_COUNT_MAX {
+            let message =
+                format!("{} split keys at once, at most {BATCH_COUNT_MAX}", split_keys.len());
+            return Err(Status::invalid_argument(message));
+        }
+        split_keys.sort_unstable();
+        split_keys.dedup();
+        let made = split_regions::split(&self.context, &pd_leader, &split_keys, retry_limit).await;
+        let finished_percentage =
+            (made.len() * 100).checked_div(split_keys.len()).unwrap_or(100) as u64;
+        let (header, regions_id) = (self.header(), made);
+        Ok(SplitRegionsResponse { header, finished_percentage, regions_id })
     }
 
     async fn timestamps(&self, request: TsoRequest) -> Result<TsoResponse, Status> {
@@ -263,6 +283,13 @@ impl Pd for PdService {
         }
         let regions = scanned.regions;
         Ok(Response::new(BatchScanRegionsResponse { header: self.header(), regions }))
+    }
+
+    async fn split_regions(
+        &self,
+        request: Request<SplitRegionsRequest>,
+    ) -> Result<Response<SplitRegionsResponse>, Status> {
+        Ok(Response::new(self.split(request.into_inner()).await?))
     }
 
     type QueryRegionStream = Answers<QueryRegionResponse>;

@@ -196,7 +196,7 @@ macro_rules! answers_with_error {
     )*};
 }
 
-answers!(RawBatchGetResponse, RawScanResponse, RawBatchScanResponse);
+answers!(RawBatchGetResponse, RawScanResponse, RawBatchScanResponse, SplitRegionResponse);
 answers_with_error!(
     RawGetResponse,
     RawPutResponse,

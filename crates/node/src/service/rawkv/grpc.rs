@@ -130,6 +130,7 @@ where
             "RawDeleteRange" => unary!(delete_range, message),
             "RawGetKeyTTL" => unary!(get_key_ttl, message),
             "RawCompareAndSwap" => unary!(compare_and_swap, message),
+            "SplitRegion" => unary!(split_region, message),
             _ => unknown(),
         }
     }

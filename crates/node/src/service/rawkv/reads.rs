@@ -114,7 +114,7 @@ impl RawKv {
         validate::key(&key)?;
         let id = checked.region();
         let view = self.snapshot(checked.touching([&key])).await?;
-        view.get(&key).map_err(|error| read_failed(self.router(), id, error))
+        view.get(&key).map_err(|error| self.read_failed(id, error))
     }
 
     /// The rows of all `bounds` in the order of the request, each as long as the limit or up to
@@ -151,7 +151,7 @@ impl RawKv {
         let id = checked.region();
         let view = self.snapshot(checked).await?;
         match self.read_scheduler().read(SnapshotRead { view, reading }).await {
-            Some(answer) => answer.map_err(|error| read_failed(self.router(), id, error)),
+            Some(answer) => answer.map_err(|error| self.read_failed(id, error)),
             None => Err(RequestFailure::from_router(id, RequestError::Stopping)),
         }
     }
@@ -169,8 +169,13 @@ impl RawKv {
         };
         snapshot.map_err(|error| match error {
             RegionReadError::Request(error) => RequestFailure::from_router(id, error),
-            RegionReadError::Snapshot(error) => read_failed(self.router(), id, error),
+            RegionReadError::Snapshot(error) => self.read_failed(id, error),
         })
+    }
+
+    /// As [`read_failed`].
+    pub(super) fn read_failed(&self, id: RegionId, error: ReadError) -> RequestFailure {
+        read_failed(self.router(), id, error)
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct RequestContext {
     pub(crate) guard: RequestPrecondition,
     /// Whether a replica that does not lead may answer.
     pub(crate) follower: bool,
-    /// Whether another region may answer, if a split has come between.
+    /// Whether another region may answer, if a split comes before the answer.
     pub(crate) rerouting: Rerouting,
     /// How long the client waits for the answer, if it said so.
     pub(crate) time_limit: Option<Duration>,
@@ -62,7 +62,9 @@ impl RequestContext {
         let time_limit_ms = context.max_execution_duration_ms;
         let time_limit = (time_limit_ms != 0).then(|| Duration::from_millis(time_limit_ms));
         let follower = context.replica_read || context.stale_read;
-        let rerouting = Rerouting::ByKeys;
+        // A client that is behind already must hear of it, or it would be rerouted for ever.
+        let is_current = guard.version.is_none_or(|version| version == descriptor.epoch.version);
+        let rerouting = if is_current { Rerouting::ByKeys } else { Rerouting::Never };
         Ok(Self { descriptor, guard, follower, rerouting, time_limit })
     }
 

@@ -1,0 +1,161 @@
+//! One region: what its replicas say, and its split.
+
+use std::io::Write;
+
+use comfy_table::Cell;
+use flotilla_client::Client;
+use flotilla_proto::metapb;
+use flotilla_proto::peers::{RegionStatus, Space};
+use serde_json::{Value, json};
+
+use super::text::{ByteFormat, escape, hex};
+use super::views;
+use crate::tool::{ClusterTarget, Error, number, table};
+
+#[derive(Clone, Debug, clap::Subcommand)]
+pub(crate) enum RegionCommand {
+    /// Shows a region as its replicas have it
+    Show {
+        /// Which
+        #[arg(required_unless_present = "key", conflicts_with = "key")]
+        id: Option<u64>,
+        /// The region that holds this key
+        #[arg(long)]
+        key: Option<String>,
+    },
+    /// Splits a region at keys, or into halves
+    Split {
+        /// Which
+        id: u64,
+        /// Where a part is to begin; may be given several times [default: the middle of its bytes]
+        #[arg(long = "key", value_name = "KEY")]
+        keys: Vec<String>,
+    },
+}
+
+pub(crate) async fn run(
+    target: &ClusterTarget,
+    command: &RegionCommand,
+    format: ByteFormat,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    match command {
+        RegionCommand::Show { id, key } => {
+            let key = key.as_ref().map(|key| format.parse(key)).transpose()?;
+            let wanted = |region: &RegionStatus| match (id, &key) {
+                (Some(id), _) => region.region.as_ref().is_some_and(|region| region.id == *id),
+                (None, key) => key.as_ref().is_some_and(|key| holds(region, key)),
+            };
+            show(target, wanted, format, out).await
+        }
+        RegionCommand::Split { id, keys } => {
+            let keys = keys.iter().map(|key| format.parse(key)).collect::<Result<Vec<_>, _>>()?;
+            let client = Client::connect(&target.endpoints, target.config()).await?;
+            parts(&client.split_region(*id, keys).await?, format, out)
+        }
+    }
+}
+
+async fn show(
+    target: &ClusterTarget,
+    wanted: impl Fn(&RegionStatus) -> bool,
+    format: ByteFormat,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let found = views::gather_regions(target, wanted).await?;
+    // Several hold the key while a store has not applied a split that another one has.
+    let version = |region: &&views::RegionSummary| {
+        let best = region.best().and_then(|best| best.region.as_ref()?.region_epoch);
+        best.map(|epoch| epoch.version)
+    };
+    let Some(region) = found.values().max_by_key(version) else {
+        return Err(Error::Absent("there is no such region".to_owned()));
+    };
+    if format.is_json {
+        return Ok(writeln!(out, "{:#}", region.to_json().unwrap_or_default())?);
+    }
+    views::write_regions([region].into_iter(), format, out)
+}
+
+fn holds(status: &RegionStatus, key: &[u8]) -> bool {
+    status.space() == Space::Raw
+        && status.region.as_ref().is_some_and(|region| {
+            region.start_key <= key && (region.end_key.is_empty() || key < region.end_key.as_ref())
+        })
+}
+
+/// The parts of a split.
+fn parts(
+    regions: &[metapb::Region],
+    format: ByteFormat,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    if format.is_json {
+        let parts = regions.iter().map(part_to_json).collect();
+        return Ok(writeln!(out, "{:#}", Value::Array(parts))?);
+    }
+    let mut table = table(&["id", "start", "end", "epoch"]);
+    for region in regions {
+        let epoch = region.region_epoch.unwrap_or_default();
+        table.add_row(vec![
+            number(region.id),
+            Cell::new(views::bound(&region.start_key, format)),
+            Cell::new(views::bound(&region.end_key, format)),
+            Cell::new(format!("{}.{}", epoch.version, epoch.conf_ver)),
+        ]);
+    }
+    Ok(writeln!(out, "{table}")?)
+}
+
+fn part_to_json(region: &metapb::Region) -> Value {
+    let epoch = region.region_epoch.unwrap_or_default();
+    json!({
+        "id": region.id,
+        "start": escape(&region.start_key),
+        "start_hex": hex(&region.start_key),
+        "end": escape(&region.end_key),
+        "end_hex": hex(&region.end_key),
+        "version": epoch.version,
+        "conf_version": epoch.conf_ver,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_held_by_the_region_of_clients_around_it() {
+        let region = metapb::Region {
+            id: 2,
+            start_key: "b".into(),
+            end_key: "m".into(),
+            ..Default::default()
+        };
+        let status = |space: Space| RegionStatus {
+            region: Some(region.clone()),
+            space: space.into(),
+            ..Default::default()
+        };
+        for (key, held) in [("a", false), ("b", true), ("lz", true), ("m", false)] {
+            assert_eq!(holds(&status(Space::Raw), key.as_bytes()), held, "{key}");
+        }
+        assert!(!holds(&status(Space::System), b"c"));
+    }
+
+    #[test]
+    fn the_parts_are_printed_with_their_borders_and_versions() {
+        let region = metapb::Region {
+            id: 9,
+            end_key: "m ".into(),
+            region_epoch: Some(metapb::RegionEpoch { conf_ver: 1, version: 4 }),
+            ..Default::default()
+        };
+        let mut out = vec![];
+        parts(&[region.clone()], ByteFormat { is_hex: false, is_json: false }, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("\"m \"") && text.contains("4.1"), "{text}");
+        let row = part_to_json(&region);
+        assert_eq!((&row["end_hex"], &row["version"]), (&json!("6d20"), &json!(4)));
+    }
+}

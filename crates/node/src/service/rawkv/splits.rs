@@ -1,0 +1,87 @@
+//! Requests that split a region.
+
+use bytes::Bytes;
+use flotilla_proto::kvrpcpb::{SplitRegionRequest, SplitRegionResponse};
+use flotilla_region::RegionId;
+use tokio::time::timeout;
+use tonic::Status;
+
+use super::errors::{RequestFailure, region_to_proto};
+use super::service::RawKv;
+use super::validate;
+
+/// Parts of a region that is split without keys.
+const PARTS: usize = 2;
+
+impl RawKv {
+    /// Splits a region at the keys of the request, or into halves if it has none.
+    pub(super) async fn split_region(
+        &self,
+        request: SplitRegionRequest,
+    ) -> Result<SplitRegionResponse, RequestFailure> {
+        self.split_at(request).await.map_err(|failure| match failure {
+            // The answer has no field for it, and clients take a region error without a kind for
+            // one that passes.
+            RequestFailure::Refused(why) => RequestFailure::Call(Status::invalid_argument(why)),
+            failure => failure,
+        })
+    }
+
+    async fn split_at(
+        &self,
+        request: SplitRegionRequest,
+    ) -> Result<SplitRegionResponse, RequestFailure> {
+        let SplitRegionRequest { context, split_key, mut split_keys, is_raw_kv } = request;
+        validate::common(context.as_ref(), "")?;
+        if !is_raw_kv {
+            // TiKV encodes the keys of such a request as those of transactions.
+            let why = "only raw keys can be split keys: set is_raw_kv".to_owned();
+            return Err(RequestFailure::Refused(why));
+        }
+        if !split_key.is_empty() {
+            split_keys.push(split_key);
+        }
+        split_keys.iter().try_for_each(|key| validate::key(key))?;
+        let checked = self.check_context(context)?;
+        let id = checked.region();
+        let current = self.router().check_version(id, checked.guard.version);
+        current.map_err(|error| RequestFailure::from_router(id, error))?;
+        let foreign = split_keys.iter().find(|key| !checked.descriptor.contains(key));
+        if let Some(key) = foreign.filter(|_| checked.guard.version.is_some()) {
+            let key = key.escape_ascii();
+            return Err(RequestFailure::Refused(format!("key \"{key}\" is not in region {id}")));
+        }
+        let time_limit = checked.time_limit;
+        let split = async {
+            let keys = match split_keys.is_empty() {
+                true => self.halves(id)?,
+                false => split_keys,
+            };
+            let split = self.router().split(id, &keys).await;
+            split.map_err(|error| RequestFailure::from_router(id, error))
+        };
+        let regions = match time_limit {
+            Some(time_limit) => {
+                timeout(time_limit, split).await.map_err(|_| RequestFailure::undecided())??
+            }
+            None => split.await?,
+        };
+        let regions: Vec<_> = regions.iter().map(region_to_proto).collect();
+        let (left, right) = match &regions[..] {
+            [left, right] => (Some(left.clone()), Some(right.clone())),
+            _ => (None, None),
+        };
+        Ok(SplitRegionResponse { left, right, regions, region_error: None })
+    }
+
+    /// The key in the middle of the region's bytes.
+    fn halves(&self, id: RegionId) -> Result<Vec<Bytes>, RequestFailure> {
+        let keys = self.router().split_keys(id, PARTS);
+        let keys = keys.map_err(|error| self.read_failed(id, error))?;
+        if keys.is_empty() {
+            let why = format!("region {id} has too few rows to be split: name a key");
+            return Err(RequestFailure::Refused(why));
+        }
+        Ok(keys)
+    }
+}
