@@ -49,7 +49,7 @@ pub(super) fn look(
         return false;
     }
     let mut pieces = runs.iter().map(|run| needed(run, wanted));
-    if is_resident(view, begin, runs, pieces.clone().last()) {
+    if is_resident(view, begin, runs, pieces.clone().next_back()) {
         return false;
     }
     let Some(mut whole) = pieces.next() else { return false };
