@@ -1,22 +1,22 @@
 //! The cleaning policy: which segment purge empties next, and which dead ones it reduces.
 //!
 //! The newest segments, up to the log's limit, are left alone: their records still die by
-//! themselves. Of the older ones those are cleaned that are mostly garbage. A segment that is mostly
-//! live stays where it is: moving it would free little, and what is live in it is old, so it stays
-//! live. This is the segment cleaning of log-structured file systems, with a threshold of
+//! themselves. Of the older ones those are cleaned that are mostly garbage. A segment that is
+//! mostly live stays where it is: moving it would free little, and what is live in it is old, so it
+//! stays live. This is the segment cleaning of log-structured file systems, with a threshold of
 //! utilization. `docs/decisions/0029-room-follows-live-bytes.md`
 //!
-//! Cleaning begins once it frees about as much as is live, and then empties several segments, oldest
-//! first: records that are moved together stay together, in segments that are then mostly live, and
-//! what is younger gets time to die. However late it begins, the log takes no more than its limit
-//! and twice what is live.
+//! Cleaning begins once it frees about as much as is live, and then empties several segments,
+//! oldest first: records that are moved together stay together, in segments that are then mostly
+//! live, and what is younger gets time to die. However late it begins, the log takes no more than
+//! its limit and twice what is live.
 
 use crate::config::Config;
 use crate::index::segment_usage::LiveUsage;
 
 /// Cleaning begins when the old segments that may be cleaned have as much garbage as this part of
-/// all live bytes, and goes on until they have less than the other. What is left then is younger,
-/// and more of it dies by itself.
+/// all live bytes, and goes on until they have less than the other. The rest is younger then, and
+/// more of it dies by itself.
 const GARBAGE_PART_BEGIN: f64 = 1.0;
 const GARBAGE_PART_END: f64 = 0.5;
 
@@ -56,7 +56,7 @@ pub(super) struct CleaningState<'a> {
     pub(super) may_rewrite: bool,
 }
 
-/// What purge does next.
+/// The next work of purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CleaningStep {
     /// To rewrite the live records of a segment. The cost is above what it frees if `is_costly`.
