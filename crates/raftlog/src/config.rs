@@ -51,8 +51,8 @@ pub struct Config {
     pub recovery_threads: usize,
     /// Bytes of the newest segments that purge leaves alone. Default 1 GiB. Of older ones it
     /// rewrites the live records of those that are mostly garbage; the log takes at most this and
-    /// twice what is live. Below it nothing is rewritten, and segments go as they die: the higher it
-    /// is, the more records die by themselves, and the lower is the write amplification.
+    /// twice what is live. Below it nothing is rewritten, and segments go as they die: the higher
+    /// it is, the more records die by themselves, and the lower is the write amplification.
     pub purge_above_bytes: u64,
     /// Most bytes that one call of purge rewrites, and so about how much it reads and writes; later
     /// calls go on. Default 64 MiB; with 0 nothing is ever rewritten.

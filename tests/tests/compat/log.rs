@@ -1,5 +1,4 @@
-//! The log engine: entries, compressed and not, keys, truncations, a purge, no orderly end; and a log
-//! with segments of which only the tombstones are left.
+//! The log engine: entries, compressed and not, keys, truncations, a purge, no orderly end.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +9,6 @@ use flotilla_vfs::os::OsFs;
 use crate::{copy_of, is_written_alike, noise};
 
 const FIXTURE: &str = "log";
-const REDUCED: &str = "log-reduced";
 
 fn open(dir: &Path) -> LogEngine {
     let config = Config::default()
@@ -106,66 +104,4 @@ fn a_log_is_read() {
 #[test]
 fn a_log_is_written_byte_for_byte() {
     is_written_alike(FIXTURE, write);
-}
-
-fn open_reduced(dir: &Path) -> LogEngine {
-    let config = Config::default()
-        .segment_bytes(16 << 10)
-        .compress_above_bytes(u64::MAX)
-        .purge_above_bytes(16 << 10)
-        .recovery_threads(1)
-        .salt(Some(43));
-    LogEngine::open_with(Arc::new(OsFs::new()), dir, config).unwrap().0
-}
-
-/// An idle group has most of the oldest segment. Behind it others write, replace, and let go.
-fn write_reduced(dir: &Path) {
-    let log = open_reduced(dir);
-    let synced = |batch| log.write(batch, Durability::Synced).wait().unwrap();
-    let mut batch = LogBatch::new();
-    append(&mut batch, 1, 1, 1..=15);
-    synced(batch);
-    for round in 0..8 {
-        for step in 0..3 {
-            let mut batch = LogBatch::new();
-            let first = round * 9 + step * 3 + 1;
-            append(&mut batch, 2, 1 + round, first..=first + 2);
-            append(&mut batch, 3, 1 + round, 1..=2);
-            batch.put(2, b"vote", &noise(round, 20));
-            batch.put(2, format!("gone {round}").as_bytes(), b"soon");
-            synced(batch);
-        }
-        let mut batch = LogBatch::new();
-        batch.truncate_from(2, round * 9 + 9);
-        append(&mut batch, 2, 1 + round, round * 9 + 9..=round * 9 + 9);
-        batch.compact_to(2, round * 9 + 9, 1 + round);
-        batch.delete(2, format!("gone {round}").as_bytes());
-        batch.remove_group(3);
-        synced(batch);
-        while log.maintain().unwrap() {}
-    }
-    log.purge_expired_files().unwrap();
-    assert!(log.stats().reduced_segments > 2, "{:?}", log.stats());
-}
-
-#[test]
-fn a_log_with_reduced_segments_is_read() {
-    let dir = copy_of(REDUCED);
-    let log = open_reduced(dir.path());
-    assert_eq!(log.group_ids(), [1, 2]);
-    assert!(log.stats().reduced_segments > 2);
-    let idle = log.group(1).unwrap().entries(1..16, u64::MAX).unwrap();
-    for (index, entry) in (1..).zip(idle) {
-        assert_eq!(entry.data, data(1, index, 1), "entry {index}");
-    }
-    let group = log.group(2).unwrap();
-    assert_eq!((group.first_index(), group.last_index(), group.term(71).unwrap()), (72, 72, 8));
-    assert_eq!(group.entries(72..73, u64::MAX).unwrap()[0].data, data(2, 72, 8));
-    assert_eq!(group.get(b"vote").unwrap(), noise(7, 20));
-    assert!((0..8).all(|round| group.get(format!("gone {round}").as_bytes()).is_none()));
-}
-
-#[test]
-fn a_log_with_reduced_segments_is_written_byte_for_byte() {
-    is_written_alike(REDUCED, write_reduced);
 }

@@ -2,7 +2,8 @@
 //!
 //! `docs/log-format.md` has the drawings and the argument for each crash. In short: a segment is a
 //! header of 64 bytes and frames one after the other; a frame is a header of 40 bytes and a body;
-//! all numbers are little-endian; every frame begins at a multiple of eight.
+//! all numbers are little-endian; every frame begins at a multiple of eight. The bytes of a header
+//! are counted in `docs/decisions/0030-small-entries-stay-as-they-are.md`.
 //!
 //! Invariants:
 //! - A frame's length is believed only after the header's own checksum matched.

@@ -1,22 +1,22 @@
 //! The cleaning policy: which segment purge empties next, and which dead ones it reduces.
 //!
 //! The newest segments, up to the log's limit, are left alone: their records still die by
-//! themselves. Of the older ones those are cleaned that are mostly garbage. A segment that is mostly
-//! live stays where it is: moving it would free little, and what is live in it is old, so it stays
-//! live. This is the segment cleaning of log-structured file systems, with a threshold of
+//! themselves. Of the older ones those are cleaned that are mostly garbage. A segment that is
+//! mostly live stays where it is: moving it would free little, and what is live in it is old, so it
+//! stays live. This is the segment cleaning of log-structured file systems, with a threshold of
 //! utilization. `docs/decisions/0029-room-follows-live-bytes.md`
 //!
-//! Cleaning begins once it frees about as much as is live, and then empties several segments, oldest
-//! first: records that are moved together stay together, in segments that are then mostly live, and
-//! what is younger gets time to die. However late it begins, the log takes no more than its limit
-//! and twice what is live.
+//! Cleaning begins once it frees about as much as is live, and then empties several segments,
+//! oldest first: records that are moved together stay together, in segments that are then mostly
+//! live, and what is younger gets time to die. However late it begins, the log takes no more than
+//! its limit and twice what is live.
 
 use crate::config::Config;
 use crate::index::segment_usage::LiveUsage;
 
 /// Cleaning begins when the old segments that may be cleaned have as much garbage as this part of
-/// all live bytes, and goes on until they have less than the other. What is left then is younger,
-/// and more of it dies by itself.
+/// all live bytes, and goes on until they have less than the other. The rest is younger then, and
+/// more of it dies by itself.
 const GARBAGE_PART_BEGIN: f64 = 1.0;
 const GARBAGE_PART_END: f64 = 0.5;
 
@@ -56,7 +56,7 @@ pub(super) struct CleaningState<'a> {
     pub(super) may_rewrite: bool,
 }
 
-/// What purge does next.
+/// The next work of purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CleaningStep {
     /// To rewrite the live records of a segment. The cost is above what it frees if `is_costly`.
@@ -179,106 +179,5 @@ impl FullSegment {
 
     fn rewrite(&self, is_costly: bool) -> CleaningStep {
         CleaningStep::Rewrite { segment: self.number, is_costly }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SEGMENT_BYTES: u64 = 1000;
-
-    /// Full segments of 1000 bytes with so many live bytes; `None`: it is reduced.
-    fn state<'a>(config: &'a Config, live: &[Option<u64>]) -> CleaningState<'a> {
-        let segment = |(live, number): (&Option<u64>, u64)| FullSegment {
-            number,
-            file_bytes: live.map_or(100, |_| SEGMENT_BYTES),
-            live: LiveUsage { entries: 0, keys: 0, bytes: live.unwrap_or(0) },
-            is_reduced: live.is_none(),
-            is_sealed: true,
-        };
-        let full: Vec<_> = live.iter().zip(1..).map(segment).collect();
-        CleaningState {
-            config,
-            file_bytes: full.iter().map(|s| s.file_bytes).sum(),
-            live_bytes: live.iter().flatten().sum(),
-            full,
-            is_short_of_room: false,
-            has_begun: false,
-            may_rewrite: true,
-        }
-    }
-
-    fn config(limit: u64) -> Config {
-        Config { purge_above_bytes: limit, ..Config::default() }
-    }
-
-    fn cheap(segment: u64) -> Option<CleaningStep> {
-        Some(CleaningStep::Rewrite { segment, is_costly: false })
-    }
-
-    #[test]
-    fn the_newest_segments_up_to_the_limit_are_left_alone() {
-        let live = [Some(900), Some(0), Some(0), Some(0)];
-        assert_eq!(state(&config(4000), &live).next_step(), None);
-        assert_eq!(state(&config(3000), &live).next_step(), None, "the first is mostly live");
-        let reduce = |numbers: &[u64]| Some(CleaningStep::Reduce(numbers.to_vec()));
-        assert_eq!(state(&config(2000), &live).next_step(), reduce(&[2]));
-        assert_eq!(state(&config(0), &live).next_step(), reduce(&[2, 3, 4]));
-        assert_eq!(state(&config(2500), &live).cleanable_bytes(), 3000);
-        let mut unsealed = state(&config(0), &live);
-        unsealed.full[2].is_sealed = false;
-        assert_eq!(unsealed.next_step(), reduce(&[2, 4]));
-    }
-
-    #[test]
-    fn cleaning_waits_for_as_much_garbage_as_is_live_and_ends_at_half_of_it() {
-        let limit = config(2000);
-        // The garbage of the old ones is 900, and then 1800 bytes; 1400 are live.
-        let mut few = state(&limit, &[Some(100), Some(700), Some(600)]);
-        assert_eq!(few.next_step(), None);
-        few.has_begun = true;
-        assert_eq!(few.next_step(), cheap(1));
-        let many = [Some(100), Some(100), Some(600), Some(600)];
-        assert_eq!(state(&limit, &many).next_step(), cheap(1));
-        // The oldest is cleaned first: it takes the dead ones behind it along.
-        let with_dead = [Some(100), Some(0), Some(0), Some(600), Some(600)];
-        assert_eq!(state(&limit, &with_dead).next_step(), cheap(1));
-        // A call that may not rewrite leaves that to the next.
-        let mut spent = state(&limit, &with_dead);
-        spent.may_rewrite = false;
-        assert_eq!(spent.next_step(), None);
-        // However little garbage: never more than the limit and twice what is live.
-        let sparse = [Some(400), Some(500), Some(500), Some(500)];
-        assert_eq!(state(&config(100), &sparse).next_step(), cheap(1));
-    }
-
-    #[test]
-    fn too_many_reduced_segments_make_the_oldest_go_whatever_it_costs() {
-        let with = |count: usize| {
-            let mut live = vec![Some(900)];
-            live.extend(vec![None; count]);
-            live.push(Some(900));
-            live
-        };
-        let bound = REDUCED_MIN + 2 * REDUCED_PER_SEGMENT;
-        let limit = config(1000);
-        assert_eq!(state(&limit, &with(bound)).next_step(), None);
-        let costly = Some(CleaningStep::Rewrite { segment: 1, is_costly: true });
-        assert_eq!(state(&limit, &with(bound + 1)).next_step(), costly);
-    }
-
-    #[test]
-    fn without_room_all_that_frees_some_is_done() {
-        let limit = config(u64::MAX);
-        let short =
-            |live: &[Option<u64>]| CleaningState { is_short_of_room: true, ..state(&limit, live) };
-        assert_eq!(short(&[Some(100), Some(0)]).next_step(), cheap(1));
-        let reduce = Some(CleaningStep::Reduce(vec![2]));
-        assert_eq!(short(&[Some(900), Some(0), Some(100)]).next_step(), reduce);
-        assert_eq!(short(&[Some(900), None, Some(100)]).next_step(), cheap(3));
-        let costly = Some(CleaningStep::Rewrite { segment: 1, is_costly: true });
-        assert_eq!(short(&[Some(600), Some(600), Some(600)]).next_step(), costly);
-        assert_eq!(short(&[Some(900), Some(900), Some(900)]).next_step(), None);
     }
 }

@@ -178,7 +178,7 @@ impl Purger {
 }
 
 impl PurgeContext<'_> {
-    /// What the cleaning policy has to know.
+    /// The log, as the cleaning policy sees it.
     fn cleaning_state(
         &self,
         has_begun: bool,
@@ -267,8 +267,8 @@ impl PurgeContext<'_> {
         self.discard(last + 1)?;
         let is_dead = |log: &mut Log| dead.iter().all(|number| log.usage.is_dead(*number));
         debug_assert!(group_commit.with_log(is_dead), "a dead segment has come to life");
-        // From here on they are in no list: an error must not keep their files. A reduced one is too
-        // short to be recycled.
+        // From here on they are in no list: an error must not keep their files. A reduced one is
+        // too short to be recycled.
         let take = |number| segments.remove(number).filter(|s| !s.header.is_reduced());
         let dead: Vec<_> = dead.into_iter().map(|number| (number, take(number))).collect();
         let count = dead.len() as u64;

@@ -123,7 +123,7 @@ fn a_group_that_nobody_compacts_fills_its_part_and_stands_in_nobodys_way() {
     );
     write(&log, |b| b.compact_to(2, index, 1)).expect("it frees");
     let purged = log.purge_expired_files().expect("purged");
-    assert!(purged.segments >= 3, "{purged:?} {:?}", log.stats());
+    assert!(purged.segments > 2, "{purged:?} {:?}", log.stats());
     write(&log, |b| b.append(2, &entries(index, 1, &[1500]))).expect("there is room");
 }
 
