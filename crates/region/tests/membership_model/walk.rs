@@ -324,10 +324,24 @@ impl ModelGroup {
             }
             let at = (round + next) % STORES;
             if !self.down[at] {
+                self.hear_terms(at);
                 self.campaign(at, 10)?;
             }
         }
         Ok(leading(self))
+    }
+
+    /// A candidate learns the terms of its voters, as from the refusals of raft's pre-votes. Else one
+    /// whose vote it needs may stay ahead for ever, by campaigns among voters of an old configuration.
+    fn hear_terms(&mut self, at: usize) {
+        let Some(own) = self.stores[at].replica() else { return };
+        let electors = self.applied_configuration(own).electors();
+        let voters = electors.iter().filter(|id| !self.down[self.store_of[id]]);
+        let voters = voters.filter_map(|id| self.stores[self.store_of[&id]].replica());
+        let latest = voters.map(|voter| voter.term).max().unwrap_or(0);
+        if let Some(own) = self.stores[at].replica_mut() {
+            own.see_term(latest);
+        }
     }
 
     /// A leader sends everything to all, commits, leaves a joint configuration. Whether all is
