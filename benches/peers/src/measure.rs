@@ -42,6 +42,16 @@ pub fn dirtied_bytes() -> Result<u64> {
     Ok(written.saturating_sub(field(&text, "cancelled_write_bytes:").unwrap_or(0)))
 }
 
+/// Bytes that this process has handed to the kernel in calls that write, to files or elsewhere.
+///
+/// # Errors
+///
+/// If the kernel does not count this.
+pub fn called_bytes() -> Result<u64> {
+    let text = fs::read_to_string("/proc/self/io")?;
+    Ok(field(&text, "wchar:").ok_or("no wchar in /proc/self/io")?)
+}
+
 /// Memory of this process that is no file's: heap and stacks, in bytes.
 ///
 /// # Errors
