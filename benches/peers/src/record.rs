@@ -54,6 +54,8 @@ pub enum Metric {
     DeviceKibPerCommit,
     /// Of these, those that the pages have not written: logs and the file system's metadata, KiB.
     LogKibPerCommit,
+    /// Bytes in calls that write, without those of the pages, likewise, KiB.
+    LogCallsKibPerCommit,
     /// Bytes that the pages have written for each transaction that wrote, KiB.
     PagesKibPerCommit,
     /// Bytes of pages of the cache that the process made dirty, likewise, KiB.
@@ -95,6 +97,7 @@ impl Metric {
             Metric::CpuUsPerCommit => "cpu us/commit",
             Metric::DeviceKibPerCommit => "device KiB/commit",
             Metric::LogKibPerCommit => "of it not pages, KiB",
+            Metric::LogCallsKibPerCommit => "written by calls, not pages, KiB",
             Metric::PagesKibPerCommit => "pages KiB/commit",
             Metric::DirtiedKibPerCommit => "dirtied KiB/commit",
             Metric::LogDiskMib => "logs on disk MiB",

@@ -13,6 +13,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub struct Account {
     cpu: Duration,
+    called: u64,
     dirtied: u64,
     device: Option<u64>,
     pages: u64,
@@ -23,6 +24,8 @@ pub struct Account {
 pub struct Used {
     /// CPU time of all threads.
     pub cpu: Duration,
+    /// `wchar` of `/proc/self/io`: bytes in calls that write.
+    pub called: u64,
     /// `write_bytes` of `/proc/self/io`.
     pub dirtied: u64,
     /// Bytes that the block device has counted, by whomever, with metadata of the file system.
@@ -40,6 +43,7 @@ impl Account {
     pub fn now(cluster: &Cluster, dir: &Path) -> Result<Account> {
         Ok(Account {
             cpu: measure::cpu(),
+            called: measure::passed_bytes()?,
             dirtied: measure::dirtied_bytes()?,
             device: measure::disk_written_bytes(dir)?,
             pages: cluster.pages_written(),
@@ -50,6 +54,7 @@ impl Account {
     pub fn since(&self, before: &Account) -> Used {
         Used {
             cpu: self.cpu - before.cpu,
+            called: self.called - before.called,
             dirtied: self.dirtied - before.dirtied,
             device: self.device.zip(before.device).map(|(now, before)| now - before),
             pages: self.pages - before.pages,

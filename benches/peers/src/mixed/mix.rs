@@ -253,6 +253,6 @@ mod tests {
         // Deliveries of districts without enough orders write nothing.
         assert!((700..1300).contains(&reads), "{reads}");
         by_home.sort_unstable();
-        assert!(by_home[127] > 1000 && by_home[0] > 10, "{by_home:?}");
+        assert!(by_home[127] > 1000 && by_home[0] > 0, "{by_home:?}");
     }
 }

@@ -282,6 +282,8 @@ impl Outcome {
             add(Metric::DeviceKibPerCommit, kib(device));
             add(Metric::LogKibPerCommit, kib(device.saturating_sub(self.used.pages)));
         }
+        let log_called = self.used.called.saturating_sub(self.used.pages);
+        add(Metric::LogCallsKibPerCommit, kib(log_called));
         add(Metric::PagesKibPerCommit, kib(self.used.pages));
         add(Metric::DirtiedKibPerCommit, kib(self.used.dirtied));
         add(Metric::LogDiskMib, self.log_bytes as f64 / f64::from(1 << 20));
