@@ -16,12 +16,15 @@ fn good(seed: u64, options: Options) -> SimReport {
 fn clusters_of_fixed_seeds_break_no_rule() {
     let mut crashes = 0;
     let mut served = 0;
+    let mut splits = 0;
     for seed in 1..=12 {
         let report = good(seed, Options { events: EVENTS, ..Options::default() });
         crashes += report.counts.crashes;
         served += report.tally.served;
+        splits += report.coverage.splits.applied;
     }
     assert!(crashes > 10 && served > 500, "{crashes} crashes, {served} requests served");
+    assert!(splits > 0, "no region was split");
 }
 
 #[test]
