@@ -77,9 +77,7 @@ impl IdPool {
             if !matches!(timeout_at(deadline, blocks.changed()).await, Ok(Ok(()))) {
                 return Err("placement gave no ids for new regions");
             }
-            if let Err(why) = *blocks.borrow() {
-                return Err(why);
-            }
+            blocks.borrow().as_ref().map_err(|why| *why)?;
         }
     }
 
