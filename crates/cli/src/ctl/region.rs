@@ -152,7 +152,12 @@ mod tests {
             ..Default::default()
         };
         let mut out = vec![];
-        parts(&[region.clone()], ByteFormat { is_hex: false, is_json: false }, &mut out).unwrap();
+        parts(
+            std::slice::from_ref(&region),
+            ByteFormat { is_hex: false, is_json: false },
+            &mut out,
+        )
+        .unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("\"m \"") && text.contains("4.1"), "{text}");
         let row = part_to_json(&region);

@@ -8,7 +8,7 @@ use flotilla_store::Store;
 use crate::clock::Clock;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
-use crate::driver::splitter::SplitWishes;
+use crate::driver::split_wishes::SplitWishes;
 use crate::driver::tickets::Tickets;
 use crate::driver::workers::checkpointer::CheckpointSignal;
 use crate::driver::workers::log_writer::LogTask;

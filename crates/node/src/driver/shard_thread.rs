@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::driver::mailbox::OpenLanes;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
-use crate::driver::splitter::SplitWishes;
+use crate::driver::split_wishes::SplitWishes;
 use crate::driver::tickets::{TicketAnswer, Tickets};
 use crate::driver::workers::applier;
 use crate::driver::workers::log_writer::LogTask;

@@ -1,7 +1,5 @@
 //! Splits of regions: the one way to them for operators, clients and the store itself.
 
-use std::ops::Range;
-
 use bytes::Bytes;
 use flotilla_region::{
     Descriptor, Event, PeerId, RegionId, Reject, SPLIT_CHILDREN_MAX, Space, SplitChild,
@@ -9,6 +7,7 @@ use flotilla_region::{
 };
 use flotilla_store::{ApplyOutcome, ApplyReject, ReadError};
 
+use crate::driver::id_pool::NewIds;
 use crate::driver::router::{RequestError, Router};
 use crate::driver::tickets::TicketAnswer;
 
@@ -79,8 +78,8 @@ impl Router {
             return Err(RequestError::Rejected(Reject::NotLeader { leader: Some(leader) }));
         }
         let deadline = self.deadline();
-        let count = keys.len() * (1 + parent.peers.len());
-        let ids = self.ids().take(count as u64, deadline).await;
+        let (regions, peers) = (keys.len(), keys.len() * parent.peers.len());
+        let ids = self.ids().take(regions as u64, peers as u64, deadline).await;
         let ids = ids.map_err(|reason| RequestError::Rejected(Reject::Busy { reason }))?;
         let split = command(parent, keys, ids);
         let event = |ticket| Event::Split { region, ticket, split: split.clone() };
@@ -106,12 +105,13 @@ impl Router {
 }
 
 /// New regions up to each of `keys`, with replicas where `parent` has its own.
-fn command(parent: &Descriptor, keys: &[Bytes], mut ids: Range<u64>) -> SplitCommand {
-    let mut next = || ids.next().expect("as many ids were taken");
-    let children = keys.iter().map(|end| SplitChild {
-        id: RegionId(next()),
+fn command(parent: &Descriptor, keys: &[Bytes], ids: NewIds) -> SplitCommand {
+    let NewIds { regions, mut peers } = ids;
+    let count = parent.peers.len();
+    let children = keys.iter().zip(regions).map(|(end, id)| SplitChild {
+        id: RegionId(id),
         end: end.clone(),
-        peers: parent.peers.iter().map(|_| PeerId(next())).collect(),
+        peers: peers.by_ref().take(count).map(PeerId).collect(),
     });
     SplitCommand { epoch: parent.epoch, children: children.collect() }
 }
@@ -144,11 +144,12 @@ mod tests {
             peers: vec![peer(201, 3), peer(202, 1)],
         };
         let keys = [Bytes::from("d"), Bytes::from("f")];
-        let made = command(&parent, &keys, 10..16).divide(&parent).unwrap();
+        let ids = NewIds { regions: 10..12, peers: 20..24 };
+        let made = command(&parent, &keys, ids).divide(&parent).unwrap();
         assert_eq!(made.children[0].id, RegionId(10));
-        assert_eq!(made.children[0].peers, [peer(11, 3), peer(12, 1)]);
-        assert_eq!(made.children[1].id, RegionId(13));
-        assert_eq!(made.children[1].peers, [peer(14, 3), peer(15, 1)]);
+        assert_eq!(made.children[0].peers, [peer(20, 3), peer(21, 1)]);
+        assert_eq!(made.children[1].id, RegionId(11));
+        assert_eq!(made.children[1].peers, [peer(22, 3), peer(23, 1)]);
         assert_eq!((&made.parent.start[..], made.parent.epoch.version), (&b"f"[..], 6));
     }
 }

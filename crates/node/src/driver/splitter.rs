@@ -1,41 +1,13 @@
 //! Splits that the leaders of regions ask for, carried out one after the other.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use flotilla_region::{RegionId, SplitReason, SplitWish};
-use parking_lot::Mutex;
-use tokio::sync::Notify;
+use flotilla_region::{SplitReason, SplitWish};
 use tokio::time::Instant;
 
 use crate::driver::router::Router;
-
-/// The wishes of all shards, the last one of each region: a wish that is not fulfilled is repeated.
-#[derive(Default)]
-pub(crate) struct SplitWishes {
-    waiting: Mutex<BTreeMap<RegionId, SplitWish>>,
-    changed: Notify,
-}
-
-impl SplitWishes {
-    /// Adds a wish. Never waits.
-    pub(crate) fn push(&self, wish: SplitWish) {
-        self.waiting.lock().insert(wish.region, wish);
-        self.changed.notify_one();
-    }
-
-    /// The next one.
-    async fn next(&self) -> SplitWish {
-        loop {
-            let first = self.waiting.lock().pop_first();
-            match first {
-                Some((_, wish)) => return wish,
-                None => self.changed.notified().await,
-            }
-        }
-    }
-}
+use crate::driver::split_wishes::SplitWishes;
 
 /// Runs as long as the node.
 pub(crate) async fn run(router: Router, wishes: Arc<SplitWishes>) {
@@ -75,26 +47,4 @@ fn keys(
         SplitReason::Size { parts } => (router.split_keys(region, parts)?, "size"),
     };
     Ok(Some(keys).filter(|(keys, _)| !keys.is_empty()))
-}
-
-#[cfg(test)]
-mod tests {
-    use flotilla_region::Epoch;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn the_last_wish_of_a_region_counts() {
-        let wishes = SplitWishes::default();
-        let wish = |region, version, parts| SplitWish {
-            region: RegionId(region),
-            epoch: Epoch { version, ..Epoch::default() },
-            reason: SplitReason::Size { parts },
-        };
-        wishes.push(wish(7, 1, 2));
-        wishes.push(wish(8, 1, 2));
-        wishes.push(wish(7, 2, 4));
-        assert_eq!(wishes.next().await, wish(7, 2, 4));
-        assert_eq!(wishes.next().await, wish(8, 1, 2));
-    }
 }
