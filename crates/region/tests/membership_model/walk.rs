@@ -331,8 +331,9 @@ impl ModelGroup {
         Ok(leading(self))
     }
 
-    /// A candidate learns the terms of its voters, as from the refusals of raft's pre-votes. Else one
-    /// whose vote it needs may stay ahead for ever, by campaigns among voters of an old configuration.
+    /// A candidate learns the terms of its voters, as from the refusals of raft's pre-votes. Else
+    /// one whose vote it needs may stay ahead for ever, by campaigns among voters of an old
+    /// configuration.
     fn hear_terms(&mut self, at: usize) {
         let Some(own) = self.stores[at].replica() else { return };
         let electors = self.applied_configuration(own).electors();
