@@ -1,5 +1,5 @@
-//! Commands that change the region itself (`docs/decisions/0034-a-split-is-an-entry.md`). Each is an
-//! entry of its own, never joined with proposals.
+//! Commands that change the region itself (`docs/decisions/0034-a-split-is-an-entry.md`). Each is
+//! an entry of its own, never joined with proposals.
 //!
 //! An entry's data is a format byte other than that of proposals, a byte that names the command,
 //! and its fields. A command that this version does not know stops the store: to leave it out would

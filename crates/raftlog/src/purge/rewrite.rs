@@ -91,8 +91,8 @@ impl<'a> Rewriter<'a> {
     pub(crate) fn run(&mut self, groups: &[u64], bytes_max: u64) -> Result<RewriteOutcome, Error> {
         let segment = self.segment.number();
         let live = self.group_commit.with_log(|log| log.usage.live(segment));
-        // Maps of segments are read page by page (decision 28, `docs/decisions`). Live records lie all
-        // over the segment: the disk fetches all of it in less time than each of them alone.
+        // Maps of segments are read page by page (decision 28, `docs/decisions`). Live records lie
+        // all over this one: the disk fetches it in less time than each of them alone.
         self.segment.file.will_need(0..self.segment.file.len()?);
         // Each step takes a record at least, and an old segment never gains one.
         let mut steps_left = live.entries + live.keys;
