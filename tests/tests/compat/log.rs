@@ -8,7 +8,7 @@ use flotilla_vfs::os::OsFs;
 
 use crate::{copy_of, is_written_alike, noise};
 
-const FIXTURE: &str = "log";
+const FIXTURES: [&str; 2] = ["log", "log-2"];
 
 fn open(dir: &Path) -> LogEngine {
     let config = Config::default()
@@ -72,7 +72,11 @@ fn write(dir: &Path) {
 
 #[test]
 fn a_log_is_read() {
-    let dir = copy_of(FIXTURE);
+    FIXTURES.into_iter().for_each(is_read);
+}
+
+fn is_read(fixture: &str) {
+    let dir = copy_of(fixture);
     let log = open(dir.path());
     assert_eq!(log.group_ids(), [1, 2, 3, 8]);
     let bounds = [(1, 100..122), (2, 90..118), (3, 80..121)];
@@ -103,5 +107,5 @@ fn a_log_is_read() {
 
 #[test]
 fn a_log_is_written_byte_for_byte() {
-    is_written_alike(FIXTURE, write);
+    is_written_alike(FIXTURES[1], write);
 }

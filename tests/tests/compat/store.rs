@@ -22,7 +22,7 @@ use flotilla_vfs::os::OsFs;
 use crate::{copy_of, is_written_alike, noise};
 
 /// The older one is read, the newer one is read and written.
-const FIXTURES: [&str; 2] = ["store", "store-2"];
+const FIXTURES: [&str; 3] = ["store", "store-2", "store-3"];
 const STARTS: u64 = 2;
 
 fn directory(dir: &Path, nonce: u64) -> StoreDirectory {
@@ -210,5 +210,5 @@ fn is_read(fixture: &str) {
 
 #[test]
 fn a_store_is_written_byte_for_byte() {
-    is_written_alike(FIXTURES[1], write);
+    is_written_alike(FIXTURES[2], write);
 }
