@@ -137,7 +137,7 @@ fn damage_is_named_and_the_rest_is_rescued() {
     some_log(&path).close().unwrap();
     let segment = path.join("00000000000000000002.log");
     let mut bytes = fs::read(&segment).unwrap();
-    bytes[5000] ^= 4;
+    bytes[1000] ^= 4;
     fs::write(&segment, bytes).unwrap();
 
     let output = flotilla(&["verify", &log_dir, "--json"]);
