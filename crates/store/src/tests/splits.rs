@@ -65,7 +65,8 @@ fn the_new_region_has_its_rows_and_the_old_one_the_rest() {
     let old = store.read().region(RegionId(2), Some(1)).unwrap_err();
     assert!(matches!(old, ReadError::EpochNotMatch(_)), "a read that was granted before");
     assert_eq!(before.region(RegionId(2), Some(1)).unwrap().get(b"a").unwrap().unwrap(), "1");
-    store.write_log(&[], &[birth(2)], &[]).wait().unwrap();
+    let birth = ReplicaBirth { index: Index(2), ..birth(2) };
+    store.write_log(&[], &[birth], &[]).wait().unwrap();
     store.check().unwrap();
     assert_eq!(store.region_digest(RegionId(CHILD)).unwrap().0, SPLIT_INDEX);
 }
