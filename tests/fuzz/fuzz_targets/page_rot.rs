@@ -4,7 +4,6 @@
 //! nothing panics.
 #![no_main]
 
-use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 

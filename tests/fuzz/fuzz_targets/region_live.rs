@@ -219,7 +219,7 @@ impl Live {
                     }
                 }
                 let index = task.entries.last().expect("never none").entry.index;
-                Event::Applied { region: REGION, index }
+                Event::Applied { region: REGION, index, changes: vec![], size: None }
             }
         }
     }
