@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use bytes::Bytes;
-use flotilla_pagestore::Tree;
+use flotilla_pagestore::{Error as PagesError, Tree};
 use flotilla_region::{Descriptor, RegionId, RegionSize};
 use parking_lot::Mutex;
 
@@ -49,8 +49,13 @@ impl SizeChecks {
         let view = view();
         for replica in due {
             let region = view.region(replica.region, None);
-            let size = region.and_then(|region| region.size());
-            replica.size = Some(size.map_err(|error| read_failed(replica.region, error))?);
+            replica.size = match region.and_then(|region| region.size()) {
+                Ok(size) => Some(size),
+                // The entries are applied: a page that the disk cannot read now must not end the
+                // store for a size. It is looked at again after as many bytes.
+                Err(ReadError::Pages(PagesError::Io(_))) => None,
+                Err(error) => return Err(read_failed(replica.region, error)),
+            };
         }
         Ok(())
     }

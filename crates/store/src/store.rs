@@ -196,7 +196,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Any error stops the store; nothing of the tasks is visible then.
+    /// Any error stops the store; nothing of the tasks may be answered then.
     ///
     /// # Panics
     ///
