@@ -13,6 +13,9 @@ use super::validate;
 /// Parts of a region that is split without keys.
 const PARTS: usize = 2;
 
+/// Split keys of one request at most, as many as PD takes: each becomes a region, which stays.
+const SPLIT_KEYS_MAX: usize = 10_000;
+
 impl RawKv {
     /// Splits a region at the keys of the request, or into halves if it has none.
     pub(super) async fn split_region(
@@ -40,6 +43,11 @@ impl RawKv {
         }
         if !split_key.is_empty() {
             split_keys.push(split_key);
+        }
+        if split_keys.len() > SPLIT_KEYS_MAX {
+            let count = split_keys.len();
+            let why = format!("{count} split keys at once, at most {SPLIT_KEYS_MAX}");
+            return Err(RequestFailure::Refused(why));
         }
         split_keys.iter().try_for_each(|key| validate::key(key))?;
         let checked = self.check_context(context)?;
