@@ -18,7 +18,7 @@ use flotilla_placement::rows;
 use flotilla_proto::errorpb;
 use flotilla_proto::kvrpcpb::{
     Context, KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawCasRequest,
-    RawDeleteRangeRequest, RawDeleteRequest, RawPutRequest,
+    RawDeleteRangeRequest, RawDeleteRequest, RawPutRequest, SplitRegionRequest,
 };
 use flotilla_proto::tikvpb::tikv_client::TikvClient;
 use flotilla_region::{RegionId, Reject, RequestPrecondition, Space};
@@ -430,5 +430,22 @@ async fn a_client_whose_time_is_over_is_told_that_nobody_knows() {
         assert_eq!(has(&router, key.as_bytes()).await, expected, "{key} happened after all");
     }
     drop((router, client));
+    node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_split_at_too_many_keys_is_refused_and_splits_nothing() {
+    let node = start(Arc::new(FaultFs::new(1)), one_region()).await;
+    let region = region_of(node.router(), b"");
+    let mut client = TikvClient::connect(format!("http://{}", node.addr())).await.unwrap();
+    let request = SplitRegionRequest {
+        context: Some(Context { region_id: region.0, ..Context::default() }),
+        split_keys: (0..10_001).map(|number| key(b'k', number)).collect(),
+        is_raw_kv: true,
+        ..SplitRegionRequest::default()
+    };
+    let refused = client.split_region(request).await.unwrap_err();
+    assert!(refused.message().contains("10001 split keys at once, at most 10000"), "{refused}");
+    assert_eq!(region_of(node.router(), b"z"), region);
     node.shutdown().await.unwrap();
 }
