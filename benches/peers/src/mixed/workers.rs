@@ -5,7 +5,7 @@ use super::cluster::{Answer, Cluster, StoreContext};
 use super::commit_delay::CommitDelay;
 use crate::log::Result;
 use flotilla_region::{ApplyTask, Compaction, Event, LogWrite, RegionId};
-use flotilla_store::{ApplyOutcome, StoreMaintenance};
+use flotilla_store::{AppliedReplica, ApplyOutcome, StoreMaintenance};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -107,8 +107,13 @@ pub fn apply(cluster: &Cluster, context: &StoreContext) -> Result<()> {
         }
         tasks.clear();
         context.applies.finish(bytes);
-        let event = |(region, index)| Event::Applied { region, index };
-        context.mailbox.complete_all(applied.regions.into_iter().map(event));
+        let event = |replica: AppliedReplica| Event::Applied {
+            region: replica.region,
+            index: replica.index,
+            changes: replica.changes,
+            size: replica.size,
+        };
+        context.mailbox.complete_all(applied.replicas.into_iter().map(event));
         context.signal.changed(store.needs_maintenance());
     }
     Ok(())
