@@ -92,6 +92,8 @@ pub(crate) fn message_from_raft(mut message: eraftpb::Message) -> Message {
         reject: message.reject,
         reject_hint: Index(message.reject_hint),
         context,
+        request_snapshot: Index(message.request_snapshot),
+        snapshot: None,
     }
 }
 
@@ -104,6 +106,7 @@ fn kind_to_raft(kind: MessageKind) -> eraftpb::MessageType {
     match kind {
         MessageKind::Append => Raft::MsgAppend,
         MessageKind::AppendResponse => Raft::MsgAppendResponse,
+        MessageKind::Snapshot => Raft::MsgSnapshot,
         MessageKind::RequestVote => Raft::MsgRequestVote,
         MessageKind::RequestVoteResponse => Raft::MsgRequestVoteResponse,
         MessageKind::Heartbeat => Raft::MsgHeartbeat,
@@ -142,6 +145,8 @@ mod tests {
             reject: true,
             reject_hint: Index(5),
             context: Bytes::from_static(b"context"),
+            request_snapshot: Index(0),
+            snapshot: None,
         }
     }
 

@@ -50,6 +50,17 @@ pub enum Space {
     Raw,
 }
 
+/// A range of keys in a space.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct KeyRange {
+    /// The space that the keys are of.
+    pub space: Space,
+    /// The first key.
+    pub start: Bytes,
+    /// The first key beyond it; empty means that there is no end.
+    pub end: Bytes,
+}
+
 /// A region: which keys, which replicas, which version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Descriptor {
@@ -72,6 +83,12 @@ impl Descriptor {
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         key >= &self.start[..] && (self.end.is_empty() || key < &self.end[..])
+    }
+
+    /// The range of keys.
+    #[must_use]
+    pub fn range(&self) -> KeyRange {
+        KeyRange { space: self.space, start: self.start.clone(), end: self.end.clone() }
     }
 
     /// The replica with this id.

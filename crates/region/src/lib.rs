@@ -66,16 +66,17 @@ pub use admin_command::{
     AdminCommand, SPLIT_CHILDREN_MAX, SplitChild, SplitCommand, SplitError, SplitRegions,
 };
 pub use config::{Config, InvalidConfig, QueueLimits, ReadConfig, SplitLimits, WindowConfig};
-pub use descriptor::{Descriptor, Epoch, Peer, RegionSize, Space};
+pub use descriptor::{Descriptor, Epoch, KeyRange, Peer, RegionSize, Space};
 pub use effects::{
-    ApplyTask, Committed, Compaction, Effects, LogFetch, LogWrite, LostLog, NewReplica, ReadGrant,
-    ReplicaBirth, RoleChange, SplitReason, SplitWish, WildTerm,
+    ApplyTask, BirthOrigin, Committed, Compaction, Effects, InstallTask, LogFetch, LogReset,
+    LogWrite, LostLog, NewReplica, ReadGrant, ReplicaBirth, RoleChange, SnapshotSend, SplitReason,
+    SplitWish, WildTerm,
 };
 pub use entry::{EntryKind, HardState, LogEntry};
 pub use error::{CreateReplicaError, Reject};
-pub use event::{Event, KeySpan, RegionChange, RequestPrecondition};
-pub use ids::{Index, PeerId, RegionId, StoreId, Term, Ticket, Time};
-pub use message::{Envelope, Message, MessageKind};
+pub use event::{Event, KeySpan, NotAdmitted, RegionChange, RequestPrecondition};
+pub use ids::{Index, PeerId, RegionId, StageId, StoreId, Term, Ticket, Time};
+pub use message::{Envelope, Message, MessageKind, SnapshotHead};
 pub use recovered_replica::{RecoveredReplica, SPLIT_INDEX, SPLIT_TERM, UnbornReplica};
 pub use shard::Shard;
 pub use status::{Dropped, Role, Stats, Status};

@@ -220,6 +220,7 @@ mod tests {
             to: member(1),
             epoch: Epoch::default(),
             gc_floor: Index(6),
+            range: None,
             message,
         }
     }

@@ -89,6 +89,7 @@ impl InflightWrites {
             hard_state: Some(convert::hard_state_from_raft(&consensus.hard_state())),
             entries: entries.into_iter().map(convert::entry_from_raft).collect(),
             sync: ready.must_sync(),
+            reset: None,
         });
         let mut taken = ReadyOutput {
             messages: ready.take_messages(),

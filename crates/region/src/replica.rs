@@ -454,6 +454,7 @@ impl Replica {
                 to,
                 epoch: self.descriptor.epoch,
                 gc_floor: self.compactor.floor(),
+                range: None,
                 message: convert::message_from_raft(message),
             });
         }

@@ -305,6 +305,11 @@ impl Shard {
             Event::Unreachable { peer: other, .. } => replica.unreachable(other),
             Event::Campaign { .. } => replica.campaign(),
             Event::Create(_) => unreachable!("it was taken above"),
+            Event::Admitted(_)
+            | Event::NotAdmitted { .. }
+            | Event::SnapshotStaged { .. }
+            | Event::SnapshotBegun { .. }
+            | Event::SnapshotSent { .. } => unreachable!("to come"),
         });
     }
 
