@@ -11,13 +11,15 @@ use std::sync::Arc;
 use fastrand::Rng;
 use flotilla_identity::StoreUuid;
 use flotilla_region::{Config, Descriptor, Effects, Event, HardState, RegionId, Shard, Status};
-use flotilla_store::{AppliedReplica, Error, RecoveredReplicas, StartSeed, Store, StoreDirectory};
+use flotilla_store::{
+    AppliedReplica, Error, ReadError, RecoveredReplicas, StartSeed, Store, StoreDirectory,
+};
 use flotilla_vfs::fault::{FaultFs, FaultStats};
 
 use crate::clock::LocalClock;
 use crate::coverage::Coverage;
 use crate::event_queue::SimTime;
-use crate::executor::{Executor, TaskDelays};
+use crate::executor::{ChangedRows, Executor, InstallArrow, TaskDelays};
 use crate::layout;
 use crate::reference_model::ReferenceModel;
 use crate::task::{Outbox, StopReason, Task};
@@ -29,6 +31,7 @@ mod comparing;
 mod handshakes;
 mod receiving;
 mod running;
+mod snapshot_streams;
 mod spare_disks;
 mod stall;
 mod swap_directory;
@@ -37,6 +40,7 @@ use bootstrapping::BootstrappingStore;
 pub(crate) use bootstrapping::OperatorFlags;
 use handshakes::HandshakeDriver;
 use running::RunningStore;
+use snapshot_streams::SnapshotStreams;
 pub(crate) use spare_disks::DirectorySwap;
 use spare_disks::SpareDisks;
 use stall::Stall;
@@ -44,7 +48,7 @@ use stall::Stall;
 /// Where a store keeps its files.
 const DIRECTORY: &str = "/data";
 /// The number of lists of effects; the power may go between any two.
-const LISTS: usize = 7;
+const LISTS: usize = 9;
 /// From an event's coming in to the core's step.
 const STEP_US_MAX: u64 = 200;
 /// Between two looks of a store that is no member yet, and between two greetings of one that is.
@@ -189,6 +193,7 @@ impl SimNode {
         if let Some(running) = &self.running {
             let stats = running.shard.stats();
             coverage += running.executor.coverage();
+            coverage.snapshots += running.streams.coverage;
             coverage.reads_by_lease += stats.reads_by_lease;
             coverage.reads_by_index += stats.reads_by_index;
             coverage.votes_withheld += stats.dropped.votes_withheld;
@@ -259,7 +264,7 @@ impl SimNode {
     ) -> Result<(), StopReason> {
         let settings = Arc::clone(&self.settings);
         let copies = directory.copies().map_err(|error| self.stop(&error))?;
-        let (store, RecoveredReplicas { replicas: recovered, unborn }) =
+        let (store, RecoveredReplicas { replicas: recovered, unborn, uninitialised }) =
             Store::start(directory).map_err(|error| self.stop(&error))?;
         let handshakes =
             HandshakeDriver::new(self.place, self.incarnation, settings.stores, &store, copies);
@@ -292,17 +297,26 @@ impl SimNode {
                 StopReason::CheckFailure(format!("a replica that is not born: {error}"))
             })?;
         }
+        for replica in uninitialised {
+            self.coverage.snapshots.uninitialised_starts += 1;
+            terms.note(replica.region, replica.hard_state.term);
+            shard.keep_uninitialised(replica).map_err(|error| {
+                StopReason::CheckFailure(format!("a replica without data: {error}"))
+            })?;
+        }
         let executor = Executor::new(store, self.rng.fork(), settings.delays, (terms, applied));
         self.running = Some(RunningStore {
             shard,
             executor,
             handshakes,
+            streams: SnapshotStreams::new(self.place, self.incarnation),
             effects: Effects::default(),
             inbox: Vec::new(),
             is_step_scheduled: false,
             wake: None,
             lists_left: None,
             cut_at_birth: None,
+            cut_at_arrow: None,
             cut_in_flush: None,
             stall: Stall::default(),
         });
@@ -382,6 +396,20 @@ impl SimNode {
         }
     }
 
+    /// Cuts the power when an installation passes an arrow, or not any more.
+    pub(crate) fn cut_at_arrow(&mut self, arrow: Option<InstallArrow>) {
+        if let Some(running) = &mut self.running {
+            running.cut_at_arrow = arrow;
+        }
+    }
+
+    /// Cuts all streams of snapshots.
+    pub(crate) fn cut_streams(&mut self, out: &mut Outbox) {
+        if let Some(running) = &mut self.running {
+            running.cut_streams(out);
+        }
+    }
+
     /// Lets the disk refuse syncs, or all writes.
     pub(crate) fn inject_disk_errors(&mut self, writes_too: bool) {
         self.has_disk_fault = true;
@@ -420,8 +448,27 @@ impl SimNode {
         }
     }
 
-    /// Does one piece of work.
+    /// Does one piece of work. The power may go behind it.
     pub(crate) fn act(
+        &mut self,
+        task: Task,
+        now: SimTime,
+        reference_model: &mut ReferenceModel,
+        workload: &ClientWorkload,
+        out: &mut Outbox,
+    ) -> Result<(), StopReason> {
+        self.work(task, now, reference_model, workload, out)?;
+        let Some(running) = &mut self.running else { return Ok(()) };
+        let passed = running.executor.take_arrow();
+        if passed.is_some() && passed == running.cut_at_arrow {
+            running.cut_at_arrow = None;
+            self.coverage.snapshots.cuts_at_arrows += 1;
+            return Err(StopReason::Died);
+        }
+        Ok(())
+    }
+
+    fn work(
         &mut self,
         task: Task,
         now: SimTime,
@@ -462,8 +509,12 @@ impl SimNode {
                 running.executor.fetch(&fetch, out).map_err(|error| self.stop(&error))?;
             }
             Task::Apply => {
-                let applied =
-                    running.executor.apply(now, out).map_err(|error| self.stop(&error))?;
+                let changed = running.executor.apply(now, out);
+                let ChangedRows { applied, has_installed } =
+                    changed.map_err(|error| self.stop(&error))?;
+                if has_installed {
+                    self.compare_all(reference_model)?;
+                }
                 for AppliedReplica { region, changes, .. } in applied {
                     if self.rng.u32(..COMPARED_OF) == 0 {
                         self.compare(region, reference_model)?;
@@ -486,6 +537,17 @@ impl SimNode {
             Task::Purge => {
                 running.executor.purge(now, out).map_err(|error| self.stop(&error))?;
             }
+            Task::Checkpoint => {
+                running.executor.checkpoint(out).map_err(|error| self.stop(&error))?;
+            }
+            Task::Admit(envelope) => {
+                running.executor.admit(*envelope, out).map_err(|error| self.stop(&error))?;
+            }
+            Task::SendSnapshot(send) => {
+                running.begin_snapshot(*send, out).map_err(|error| self.unread(&error))?;
+            }
+            Task::EndSending(stream) => running.end_outgoing(stream, false, out),
+            Task::EndReceiving(stream) => running.end_incoming(stream, out),
             Task::DispatchEffects => {
                 running.dispatch_effects(
                     self.clock,
@@ -546,6 +608,15 @@ impl SimNode {
             running.is_step_scheduled = true;
             out.tasks.push((self.rng.u64(1..=STEP_US_MAX), Task::Step));
         }
+    }
+
+    /// Rows of a snapshot cannot be read, which ends the store as any error does.
+    fn unread(&self, error: &ReadError) -> StopReason {
+        if self.has_disk_fault {
+            return StopReason::Died;
+        }
+        let store = layout::id(self.place);
+        StopReason::CheckFailure(format!("store {store} cannot read a snapshot: {error}"))
     }
 
     /// An error ends the store; without an injected disk fault, it is a bug.
