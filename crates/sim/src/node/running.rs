@@ -1,6 +1,6 @@
 //! A running member: the core, its executor, and the state between them.
 
-use flotilla_region::{Effects, Event, Shard, StoreId};
+use flotilla_region::{Effects, Event, MessageKind, Shard, StoreId};
 
 use super::handshakes::HandshakeDriver;
 use super::snapshot_streams::SnapshotStreams;
@@ -83,6 +83,10 @@ impl RunningStore {
         let terms = self.executor.terms();
         for envelope in &effects.messages {
             terms.check(envelope).map_err(StopReason::CheckFailure)?;
+            let message = &envelope.message;
+            let is_vote = message.kind == MessageKind::RequestVoteResponse && !message.reject;
+            let has_data = self.shard.descriptor(envelope.region).is_some();
+            self.streams.coverage.uninitialised_votes += u64::from(is_vote && !has_data);
         }
         out.envelopes.append(&mut effects.messages);
         goes_on()?;

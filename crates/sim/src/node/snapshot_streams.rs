@@ -28,6 +28,7 @@ const STREAM_US_MAX: u64 = 2_000_000;
 pub(super) struct SnapshotStreams {
     place: usize,
     incarnation: u64,
+    chunk_bytes: usize,
     begun: u64,
     outgoing: BTreeMap<u64, Outgoing>,
     incoming: BTreeMap<StreamId, Incoming>,
@@ -67,10 +68,11 @@ struct Incoming {
 }
 
 impl SnapshotStreams {
-    pub(super) fn new(place: usize, incarnation: u64) -> Self {
+    pub(super) fn new(place: usize, incarnation: u64, chunk_bytes: usize) -> Self {
         Self {
             place,
             incarnation,
+            chunk_bytes,
             begun: 0,
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
@@ -113,7 +115,7 @@ impl RunningStore {
             return Ok(());
         };
         envelope.message.snapshot = Some(Box::new(reader.head().clone()));
-        let size = reader.size();
+        let size = reader.total();
         self.streams.begun += 1;
         let stream = self.streams.begun;
         let (is_begun, has_ended) = (false, false);
@@ -183,8 +185,9 @@ impl RunningStore {
     fn send_rows(&mut self, stream: u64, out: &mut Outbox) -> Result<(), ReadError> {
         let Some(outgoing) = self.streams.outgoing.get_mut(&stream) else { return Ok(()) };
         let (to, mut parts) = (outgoing.place, Vec::new());
+        let chunk_bytes = self.streams.chunk_bytes;
         while !outgoing.has_ended && outgoing.sent - outgoing.taken < CHUNKS_IN_FLIGHT {
-            let Some(chunk) = benign(outgoing.reader.next_chunk())? else {
+            let Some(chunk) = benign(outgoing.reader.next_chunk(chunk_bytes))? else {
                 self.end_outgoing(stream, false, out);
                 return Ok(());
             };

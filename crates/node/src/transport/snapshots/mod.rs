@@ -23,3 +23,6 @@ const STREAMS_MAX: usize = 4;
 
 /// Chunks that were sent and are not acknowledged.
 const CHUNKS_IN_FLIGHT: u64 = 4;
+
+/// Bytes of a chunk, about: a row that is larger is a chunk of its own.
+const CHUNK_BYTES: usize = 1 << 20;

@@ -7,7 +7,7 @@ use flotilla_region::{RegionId, SnapshotHead};
 use flotilla_store::{SnapshotEnd, SnapshotReader, Store};
 use tokio::sync::{mpsc, oneshot};
 
-use super::CHUNKS_IN_FLIGHT;
+use super::{CHUNK_BYTES, CHUNKS_IN_FLIGHT};
 use crate::drop_notify::DropNotify;
 
 /// A part of a snapshot.
@@ -61,7 +61,7 @@ fn read(store: &Store, region: RegionId, opened: oneshot::Sender<Result<Snapshot
         Err(error) => return drop(opened.send(Err(error.to_string()))),
     };
     let (sender, parts) = mpsc::channel(CHUNKS_IN_FLIGHT as usize);
-    let (head, size) = (reader.head().clone(), reader.size());
+    let (head, size) = (reader.head().clone(), reader.total());
     let source = SnapshotSource { head, rows: size.keys, bytes: size.bytes, parts };
     if opened.send(Ok(source)).is_err() {
         return;
@@ -76,7 +76,7 @@ fn read(store: &Store, region: RegionId, opened: oneshot::Sender<Result<Snapshot
 }
 
 fn next_part(reader: &mut SnapshotReader) -> Result<SourcePart, String> {
-    let chunk = reader.next_chunk().map_err(|error| error.to_string())?;
+    let chunk = reader.next_chunk(CHUNK_BYTES).map_err(|error| error.to_string())?;
     Ok(match chunk {
         Some(chunk) => SourcePart::Rows(chunk.into_bytes()),
         None => SourcePart::End(reader.end()),
