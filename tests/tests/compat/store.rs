@@ -119,6 +119,7 @@ fn write(dir: &Path) {
                 }),
                 entries: vec![entry(id, index)],
                 sync: true,
+                reset: None,
             };
             store.write_log(&[write], &[], &[]).wait().unwrap();
             if index <= 80 {
