@@ -17,7 +17,7 @@ use flotilla_identity::{
 };
 use flotilla_region::{
     ApplyTask, Config, Descriptor, Event, LogFetch, RecoveredReplica, RegionId, Reject, Shard,
-    Ticket, Time,
+    SplitLimits, Ticket, Time,
 };
 use flotilla_store::{Config as StoreConfig, LogConfig, StartSeed, Store, StoreDirectory};
 use flotilla_vfs::os::OsFs;
@@ -260,11 +260,13 @@ fn open(
         signal: CheckpointSignal::new(),
         dir: dir.to_owned(),
     };
-    Ok((context, recovered))
+    Ok((context, recovered.replicas))
 }
 
 fn make_shard(at: usize, recovered: Vec<RecoveredReplica>) -> Result<Shard> {
-    let mut shard = Shard::new(Config { seed: 1 + at as u64, ..Config::default() });
+    // The regions of a run stay as they are.
+    let split = SplitLimits { automatic: false, ..SplitLimits::default() };
+    let mut shard = Shard::new(Config { seed: 1 + at as u64, split, ..Config::default() });
     for replica in recovered {
         let campaigns = first_campaigner(&replica.descriptor).is_some_and(|s| s.0 == at as u64 + 1);
         shard.create(Time(0), replica, campaigns)?;
