@@ -5,6 +5,7 @@ use flotilla_region::{Index, RegionId};
 use super::{DATA, Scenario};
 use crate::executor::InstallArrow;
 use crate::request::RequestState;
+use crate::world::PassedSnapshots;
 
 /// C29b: while a store is away, the others keep no more of their logs than they may, and it comes
 /// back by a snapshot.
@@ -57,9 +58,7 @@ fn c25_an_election_comes_while_a_snapshot_is_installed() {
     case.fall_behind(away);
     case.world.slow_syncs(away, 3_000_000);
     case.world.mend();
-    case.until("the installation", |world| {
-        world.nodes()[away].coverage().snapshots.installed > 0
-    });
+    case.until("the installation", |world| world.nodes()[away].coverage().snapshots.installed > 0);
     case.world.campaign(other, DATA);
     case.world.campaign(away, DATA);
     case.run(1_000_000);
@@ -159,11 +158,10 @@ fn c13_a_replica_without_data_votes_and_restarts() {
     let mut case = Scenario::with_short_logs(80);
     let [away, other] = case.followers;
     let child = split_while_away(&mut case, away, 1)[0];
-    // No snapshot gets through: the replica stays without data.
-    case.world.hold_snapshots(true);
+    // No snapshot of the child gets through: the replica stays without data.
+    // That of the parent does: its old range holds the child's.
+    case.world.pass_snapshots(PassedSnapshots::Of(DATA));
     case.world.mend();
-    // The parent narrows only by its own snapshot.
-    case.world.hold_snapshots_but(Some(DATA));
     case.until("a replica without data", |world| {
         world.nodes()[away].coverage().snapshots.uninitialised > 0
     });
@@ -178,7 +176,7 @@ fn c13_a_replica_without_data_votes_and_restarts() {
     // A vote is asked of it again in the term that it has voted in, and in the next.
     case.world.campaign(candidate, child);
     case.run(500_000);
-    case.world.hold_snapshots(false);
+    case.world.pass_snapshots(PassedSnapshots::All);
     case.until("the child", |world| world.nodes()[away].status(child).is_some());
     case.finish();
 }
@@ -239,16 +237,12 @@ fn c24c_a_deposed_leader_with_an_open_ticket_gets_a_snapshot() {
     case.run(100_000);
     assert_eq!(case.state(open), RequestState::Waiting);
     let followers = case.followers;
-    case.until("another leader", |world| {
-        followers.iter().any(|store| world.leads(*store, DATA))
-    });
+    case.until("another leader", |world| followers.iter().any(|store| world.leads(*store, DATA)));
     case.leader = followers.into_iter().find(|store| case.world.leads(*store, DATA)).unwrap();
     let last = case.status(deposed, DATA).unwrap().last;
     case.let_go(DATA, last);
     case.world.mend();
-    case.until("the snapshot", |world| {
-        world.nodes()[deposed].coverage().snapshots.installed > 0
-    });
+    case.until("the snapshot", |world| world.nodes()[deposed].coverage().snapshots.installed > 0);
     assert_eq!(case.answered(open), RequestState::Lost, "its fate is open");
     assert_eq!(case.snapshots().undecided, 1);
     case.finish();
@@ -278,9 +272,7 @@ fn c28b_the_acknowledgement_of_a_snapshot_is_lost() {
     case.world.mend();
     case.until("the stage", |world| world.nodes()[away].coverage().snapshots.staged > 0);
     case.world.silence(away, case.leader);
-    case.until("the installation", |world| {
-        world.nodes()[away].coverage().snapshots.installed > 0
-    });
+    case.until("the installation", |world| world.nodes()[away].coverage().snapshots.installed > 0);
     case.run(300_000);
     case.world.mend();
     case.puts(DATA, 3);

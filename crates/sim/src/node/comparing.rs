@@ -19,6 +19,11 @@ impl SimNode {
         self.running.as_mut().expect("the script knows that it runs").executor.set_delays(delays);
     }
 
+    /// Streams of snapshots, both ways; none if it does not run.
+    pub(crate) fn streams(&self) -> usize {
+        self.running.as_ref().map_or(0, |running| running.streams.count())
+    }
+
     /// The counters of the core.
     pub(crate) fn core_stats(&self) -> Stats {
         self.running.as_ref().expect("the script knows that it runs").shard.stats()

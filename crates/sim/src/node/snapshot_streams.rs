@@ -82,6 +82,7 @@ impl SnapshotStreams {
     }
 
     /// How many there are, both ways.
+    #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.outgoing.len() + self.incoming.len()
     }
