@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 use raft::eraftpb::{self, Entry, HardState};
-use raft::{GetEntriesContext, RawNode, Ready, StateRole, Storage};
+use raft::{GetEntriesContext, ProgressState, RawNode, Ready, SnapshotStatus, StateRole, Storage};
 
 use crate::config::Config;
 use crate::ids::{Index, PeerId, Term};
@@ -132,6 +132,35 @@ impl Consensus {
         // Lent for these sends only: kept, the entries for one slow follower would stay in memory
         // as long as the region rests.
         self.raw.mut_store().lend(vec![]);
+    }
+
+    /// Whether raft has taken a snapshot that was not installed.
+    pub(crate) fn has_snapshot(&self) -> bool {
+        self.raw.snap().is_some_and(|snapshot| !snapshot.is_empty())
+    }
+
+    /// The entry of the snapshot that raft waits for to reach a follower.
+    pub(crate) fn pending_snapshot(&self, to: PeerId) -> Option<Index> {
+        let progress = self.raw.raft.prs().get(to.0)?;
+        let is_pending = self.is_leader() && progress.state == ProgressState::Snapshot;
+        is_pending.then_some(Index(progress.pending_snapshot))
+    }
+
+    /// The snapshot on its way to a follower has more than raft knows.
+    pub(crate) fn raise_pending_snapshot(&mut self, to: PeerId, index: Index) {
+        if self.pending_snapshot(to).is_some()
+            && let Some(progress) = self.raw.raft.mut_prs().get_mut(to.0)
+        {
+            progress.pending_snapshot = progress.pending_snapshot.max(index.0);
+        }
+    }
+
+    /// The snapshot on its way to a follower has arrived, or will not.
+    pub(crate) fn report_snapshot(&mut self, to: PeerId, ok: bool) {
+        if self.pending_snapshot(to).is_some() {
+            let status = if ok { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
+            self.raw.report_snapshot(to.0, status);
+        }
     }
 
     pub(crate) fn unreachable(&mut self, peer: PeerId) {

@@ -103,6 +103,14 @@ impl Descriptor {
         self.peers.iter().copied().find(|peer| peer.store == store)
     }
 
+    /// Whether raft can take the replicas for the members of a group. It takes id 0 for "no leader"
+    /// and "no vote", and would count a doubled member once.
+    pub(crate) fn has_sound_members(&self) -> bool {
+        let ids = || self.peers.iter().map(|peer| peer.id);
+        let once = |id| ids().filter(|other| *other == id).count() == 1;
+        !self.peers.is_empty() && ids().all(|id| id != PeerId(0) && once(id))
+    }
+
     /// The bytes that [`Descriptor::decode`] reads.
     #[must_use]
     pub fn encode(&self) -> Bytes {

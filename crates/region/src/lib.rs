@@ -30,6 +30,7 @@
 //! are, a replica keeps every entry that any other one lacks.
 
 mod admin_command;
+mod admissions;
 mod applying;
 mod compaction;
 mod config;
@@ -57,10 +58,14 @@ mod read_path;
 mod recovered_replica;
 mod replica;
 mod shard;
+mod snapshot_filter;
+mod snapshot_install;
+mod snapshot_sends;
 mod split_policy;
 mod status;
 mod step_context;
 mod timers;
+mod uninitialised;
 
 pub use admin_command::{
     AdminCommand, SPLIT_CHILDREN_MAX, SplitChild, SplitCommand, SplitError, SplitRegions,
@@ -77,7 +82,9 @@ pub use error::{CreateReplicaError, Reject};
 pub use event::{Event, KeySpan, NotAdmitted, RegionChange, RequestPrecondition};
 pub use ids::{Index, PeerId, RegionId, StageId, StoreId, Term, Ticket, Time};
 pub use message::{Envelope, Message, MessageKind, SnapshotHead};
-pub use recovered_replica::{RecoveredReplica, SPLIT_INDEX, SPLIT_TERM, UnbornReplica};
+pub use recovered_replica::{
+    RecoveredReplica, SPLIT_INDEX, SPLIT_TERM, UnbornReplica, UninitialisedReplica,
+};
 pub use shard::Shard;
 pub use status::{Dropped, Role, Stats, Status};
 

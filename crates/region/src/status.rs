@@ -73,6 +73,12 @@ flotilla_base::metrics! { "raft",
         pub splits: u64 => Counter(None),
         /// Votes that were asked of replicas before their splits were applied here, and kept.
         pub held_votes: u64 => Counter(None),
+        /// Snapshots that leaders here have sent.
+        pub snapshots_sent: u64 => Counter(None),
+        /// Snapshots that were installed in replicas here.
+        pub snapshots_installed: u64 => Counter(None),
+        /// Replicas without data that messages have made here.
+        pub uninitialised: u64 => Counter(None),
         /// Messages that were given to raft.
         pub messages_taken: u64 => Counter(None),
         /// Messages that were not given to raft.
@@ -100,5 +106,7 @@ flotilla_base::metrics! { "raft_dropped",
         pub stale: u64 => Counter(None),
         /// Messages with entries while too many wait to be applied.
         pub lagging: u64 => Counter(None),
+        /// Messages to replicas that install a snapshot.
+        pub installing: u64 => Counter(None),
     }
 }

@@ -8,5 +8,6 @@ mod logs;
 mod machine;
 mod promises;
 mod reads;
+mod snapshots;
 mod splits;
 mod writes;

@@ -112,6 +112,7 @@ fn a_follower_with_too_much_to_apply_takes_no_more_entries() {
             to: peer(2),
             epoch: Epoch::default(),
             gc_floor: Index(0),
+            range: None,
             message: Message {
                 term: Term(1),
                 log_term: Term(u64::from(index > 1)),
