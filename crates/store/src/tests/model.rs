@@ -185,7 +185,7 @@ impl History {
     }
 
     fn checkpoint(&mut self) -> Result<(), Down> {
-        for (region, applied) in self.store.checkpoint()? {
+        for CheckpointedReplica { region, applied, .. } in self.store.checkpoint()? {
             let replica = self.replica(region.0);
             assert!(applied.0 >= replica.durable && applied.0 <= replica.applied_now);
             replica.durable = applied.0;
