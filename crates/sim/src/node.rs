@@ -12,19 +12,18 @@ use fastrand::Rng;
 use flotilla_identity::StoreUuid;
 use flotilla_region::{Config, Descriptor, Effects, Event, HardState, RegionId, Shard, Status};
 use flotilla_store::{
-    AppliedReplica, Error, ReadError, RecoveredReplicas, StartSeed, Store, StoreDirectory,
+    Error, ReadError, RecoveredReplicas, StartSeed, Store, StoreDirectory,
 };
 use flotilla_vfs::fault::{FaultFs, FaultStats};
 
 use crate::clock::LocalClock;
 use crate::coverage::Coverage;
 use crate::event_queue::SimTime;
-use crate::executor::{ChangedRows, Executor, InstallArrow, TaskDelays};
+use crate::executor::{Executor, InstallArrow, TaskDelays};
 use crate::layout;
 use crate::reference_model::ReferenceModel;
 use crate::task::{Outbox, StopReason, Task};
 use crate::terms::SyncedTerms;
-use crate::workload::ClientWorkload;
 
 mod bootstrapping;
 mod comparing;

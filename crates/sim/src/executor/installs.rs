@@ -65,8 +65,8 @@ impl Executor {
     /// Looks whether the store has an objection to a replica.
     pub(crate) fn admit(&mut self, envelope: Envelope, out: &mut Outbox) -> Result<(), Error> {
         let event = match self.store.admit(&envelope)? {
-            None => Event::Admitted(envelope),
-            Some(why) => {
+            Ok(()) => Event::Admitted(envelope),
+            Err(why) => {
                 self.coverage.snapshots.not_admitted += 1;
                 Event::NotAdmitted { envelope, why }
             }

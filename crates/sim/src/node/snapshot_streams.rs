@@ -196,7 +196,7 @@ impl RunningStore {
             parts.push((
                 outgoing.sent,
                 match chunk {
-                    Some(chunk) => SnapshotPart::Rows(chunk.into_bytes()),
+                    Some(chunk) => SnapshotPart::Rows(chunk.bytes),
                     None => {
                         outgoing.has_ended = true;
                         SnapshotPart::End(outgoing.reader.end())

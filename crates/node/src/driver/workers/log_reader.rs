@@ -61,8 +61,8 @@ impl LogReader {
     /// None if the node has to stop.
     fn admit(&self, envelope: Envelope) -> Option<Event> {
         match self.store.admit(&envelope) {
-            Ok(None) => Some(Event::Admitted(envelope)),
-            Ok(Some(why)) => Some(Event::NotAdmitted { envelope, why }),
+            Ok(Ok(())) => Some(Event::Admitted(envelope)),
+            Ok(Err(why)) => Some(Event::NotAdmitted { envelope, why }),
             Err(error) => {
                 let region = envelope.region;
                 self.failure.report(&format!("region {region}: rows cannot be read: {error}"));

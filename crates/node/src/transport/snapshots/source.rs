@@ -78,7 +78,7 @@ fn read(store: &Store, region: RegionId, opened: oneshot::Sender<Result<Snapshot
 fn next_part(reader: &mut SnapshotReader) -> Result<SourcePart, String> {
     let chunk = reader.next_chunk(CHUNK_BYTES).map_err(|error| error.to_string())?;
     Ok(match chunk {
-        Some(chunk) => SourcePart::Rows(chunk.into_bytes()),
+        Some(chunk) => SourcePart::Rows(chunk.bytes),
         None => SourcePart::End(reader.end()),
     })
 }
