@@ -79,6 +79,8 @@ flotilla_base::metrics! { "raft",
         pub snapshots_installed: u64 => Counter(None),
         /// Replicas without data that messages have made here.
         pub uninitialised: u64 => Counter(None),
+        /// Replicas that the log was not kept for any longer: all kept logs were too much.
+        pub logs_given_up: u64 => Counter(None),
         /// Messages that were given to raft.
         pub messages_taken: u64 => Counter(None),
         /// Messages that were not given to raft.

@@ -36,6 +36,7 @@ impl Replica {
         envelope.message.snapshot = Some(Box::new(SnapshotHead { index, term, descriptor }));
         let to = envelope.to.id;
         let number = self.consensus.window_mut().snapshots().begin(to, sender_term);
+        self.compactor.note_snapshot(to, index);
         step.stats.snapshots_sent += 1;
         step.effects.snapshots.push(SnapshotSend { number, envelope });
     }
@@ -45,6 +46,7 @@ impl Replica {
         let term = self.consensus.term();
         if self.consensus.window_mut().snapshots().is_pending(to, number, term) {
             self.consensus.raise_pending_snapshot(to, index);
+            self.compactor.note_snapshot(to, index);
         }
     }
 
@@ -61,6 +63,9 @@ impl Replica {
         // The end of an older stream says nothing about the one that raft waits for.
         if self.consensus.window_mut().snapshots().end(to, number, term, ok, now) {
             self.consensus.report_snapshot(to, ok);
+            if !ok {
+                self.compactor.note_failed_snapshot(to);
+            }
         }
     }
 

@@ -19,7 +19,7 @@ fn config(seed: u64) -> Config {
         messages_max: 3,
         uncommitted_bytes_max: 2000,
         merge_count_max: 5,
-        window: WindowConfig { tail_bytes_max: 500, tail_count_max: 5 },
+        window: WindowConfig { tail_bytes_max: 500, tail_count_max: 5, ..WindowConfig::default() },
         ..Config::default()
     }
 }
