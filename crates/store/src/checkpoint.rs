@@ -19,7 +19,9 @@ use parking_lot::Mutex;
 
 use crate::apply::AppliedReplica;
 use crate::error::Error;
-use crate::schema::{self, APPLY, ApplyState, CheckpointLsn, UNINITIALISED, UninitialisedRow};
+use crate::schema::{
+    self, APPLY, ApplyState, CheckpointLsn, REGION, UNINITIALISED, UninitialisedRow,
+};
 use crate::snapshot::Installed;
 use crate::store_log::{self, CheckpointInput, StoreLog};
 
@@ -154,12 +156,17 @@ fn copy_hard_states(
         let Some(group) = log.engine().group(peer.0) else { continue };
         let Some(newest) = store_log::hard_state(&group)? else { continue };
         let key = schema::region_key(region);
-        let mut states = txn.tree(APPLY)?;
-        let row = states.get(&key)?.map(|row| row.to_vec());
-        // A split or a snapshot may have given it data since `taken`.
-        if row.is_none() && taken.is_uninitialised(peer) {
-            copy_uninitialised(&mut txn, region, peer, newest)?;
-            continue;
+        let row = txn.tree(APPLY)?.get(&key)?.map(|row| row.to_vec());
+        if taken.is_uninitialised(peer) {
+            // A split or a snapshot may have given it data since `taken`; or a split has made
+            // another replica, and this one is no member.
+            if row.is_none() {
+                copy_uninitialised(&mut txn, region, peer, newest)?;
+                continue;
+            }
+            if !is_member(&mut txn, region, peer)? {
+                continue;
+            }
         }
         let mut state = ApplyState::decode(region, row.as_deref())?;
         state.hard_state = state.hard_state.merge(newest);
@@ -170,11 +177,18 @@ fn copy_hard_states(
             state.term,
             state.hard_state
         );
-        states.put(&key, &state.encode())?;
+        txn.tree(APPLY)?.put(&key, &state.encode())?;
     }
     txn.set_commit_metadata(&position.encode());
     txn.publish()?;
     Ok(())
+}
+
+fn is_member(txn: &mut WriteTxn<'_>, region: RegionId, peer: PeerId) -> Result<bool, Error> {
+    let key = schema::region_key(region);
+    let row =
+        txn.tree(REGION)?.get(&key)?.map(|row| row.to_vec()).ok_or(Error::NoRegion(region))?;
+    Ok(schema::decode_descriptor(region, &row)?.peer(peer).is_some())
 }
 
 /// Puts the hard state of a replica without data into its row, so that the log may forget it.
@@ -190,7 +204,12 @@ fn copy_uninitialised(
     let mut row = UninitialisedRow { peer, hard_state: newest };
     if let Some(before) = before {
         let before = UninitialisedRow::decode(region, &before)?;
-        assert_eq!(before.peer, peer, "region {region} has two replicas without data");
+        if before.peer != peer {
+            return Err(Error::Corrupt(format!(
+                "region {region} has two replicas without data, {} and {peer}",
+                before.peer
+            )));
+        }
         row.hard_state = newest.merge(before.hard_state);
     }
     rows.put(&key, &row.encode())?;

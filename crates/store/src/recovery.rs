@@ -109,19 +109,31 @@ fn without_rows(
     }
     let mut here: BTreeSet<_> =
         recovered.replicas.iter().map(|found| found.descriptor.id).collect();
+    here.extend(recovered.unborn.iter().map(|unborn| unborn.region));
     for (peer, birth) in births {
-        let region = birth.region();
-        if !here.insert(region) {
+        let BirthRecord::Message { region } = birth else { continue };
+        // A message named a replica that is no member: a split has made another one. Its votes
+        // never counted.
+        if here.contains(&region) {
+            remove_group(log, peer)?;
+            continue;
+        }
+        if recovered.uninitialised.iter().any(|found| found.region == region) {
             return Err(Error::Corrupt(format!(
                 "region {region} has a second replica {peer}, which has no data"
             )));
         }
-        if birth == (BirthRecord::Message { region }) {
-            let row = rows.get(&region).map(|row| row.hard_state);
-            recovered.uninitialised.push(uninitialised_replica(log, region, peer, row)?);
-        }
+        let row = rows.get(&region).filter(|row| row.peer == peer).map(|row| row.hard_state);
+        recovered.uninitialised.push(uninitialised_replica(log, region, peer, row)?);
     }
     recovered.uninitialised.sort_by_key(|found| found.region);
+    Ok(())
+}
+
+fn remove_group(log: &StoreLog, peer: PeerId) -> Result<(), Error> {
+    let mut batch = LogBatch::new();
+    batch.remove_group(peer.0);
+    log.engine().write(batch, Durability::Synced).wait()?;
     Ok(())
 }
 

@@ -214,12 +214,6 @@ impl BirthRecord {
         reader.finish()?;
         Ok(record)
     }
-
-    pub(crate) fn region(self) -> RegionId {
-        match self {
-            Self::Split { region, .. } | Self::Message { region } => region,
-        }
-    }
 }
 
 /// The row of a replica without data.

@@ -88,7 +88,8 @@ fn write_regions(
 }
 
 /// Removes the row of a replica that voted before the split was applied here, and returns its hard
-/// state: it has its rows now, and its votes go on counting.
+/// state: it has its rows now, and its votes go on counting. Those of a replica that is no member
+/// never counted.
 fn take_uninitialised(
     txn: &mut WriteTxn<'_>,
     store: StoreId,
@@ -98,13 +99,7 @@ fn take_uninitialised(
     let mut rows = txn.tree(UNINITIALISED)?;
     let Some(row) = rows.get(&key)?.map(|row| row.to_vec()) else { return Ok(None) };
     let row = UninitialisedRow::decode(child.id, &row)?;
-    let made = child.peer_on(store).map(|peer| peer.id);
-    if made != Some(row.peer) {
-        return Err(Error::Corrupt(format!(
-            "region {}: a split makes replica {made:?}, but {} is here without data",
-            child.id, row.peer
-        )));
-    }
     rows.delete(&key)?;
-    Ok(Some(row.hard_state))
+    let is_member = child.peer_on(store).is_some_and(|peer| peer.id == row.peer);
+    Ok(is_member.then_some(row.hard_state))
 }

@@ -16,5 +16,7 @@ pub use install::Installed;
 pub use reader::SnapshotReader;
 pub use stages::StageOffer;
 
+#[cfg(test)]
+pub(crate) use chunk::ChunkBuilder;
 pub(crate) use install::install;
 pub(crate) use stages::SnapshotStages;

@@ -30,6 +30,9 @@ pub(super) struct UncheckpointedLog {
     /// Replicas that were born by a message and have no data: no entries, and a row of their own
     /// for the hard state.
     pub(super) uninitialised: BTreeSet<PeerId>,
+    /// Replicas that a split has taken over from `uninitialised`: their shards may not have heard of
+    /// it, and write of a log that has not begun.
+    pub(super) taken_over: BTreeSet<PeerId>,
     /// Replicas with an installed snapshot at which their logs do not begin yet.
     pub(super) resets_due: BTreeMap<PeerId, Index>,
 }
@@ -64,6 +67,7 @@ impl UncheckpointedLog {
             "region {region}: a reset without the hard state that it keeps"
         );
         let Some(hard_state) = write.hard_state else { return };
+        let hard_state = self.with_split(peer, hard_state);
         check_entries(write, &hard_state);
         self.check_order(write, &hard_state);
         if let Some(reset) = write.reset {
@@ -85,6 +89,16 @@ impl UncheckpointedLog {
         batch.put(peer.0, HARD_STATE_KEY, &hard_state.encode());
         let last_write = HardStateWrite { region, write: self.writes, hard_state };
         self.hard_state_writes.insert(peer, last_write);
+    }
+
+    /// The hard state of a write that may be from before the split that has made the replica.
+    fn with_split(&mut self, peer: PeerId, hard_state: HardState) -> HardState {
+        let last = self.hard_state_writes.get(&peer).filter(|_| self.taken_over.contains(&peer));
+        let Some(last) = last.filter(|_| hard_state.commit < SPLIT_INDEX) else {
+            self.taken_over.remove(&peer);
+            return hard_state;
+        };
+        last.hard_state.merge(hard_state)
     }
 
     /// Empties a log, which begins behind an installed snapshot from then on.
@@ -120,6 +134,7 @@ impl UncheckpointedLog {
 
     /// Writes the birth of a replica.
     pub(super) fn add_birth(&mut self, birth: &ReplicaBirth, batch: &mut LogBatch) {
+        let mut is_taken_over = false;
         match birth.origin {
             BirthOrigin::Split { parent, parent_hard_state, index } => {
                 let (parent, parent_peer) = parent;
@@ -141,7 +156,7 @@ impl UncheckpointedLog {
                 // start must not take it for one without entries.
                 let record = BirthRecord::Split { region: birth.region, parent, index };
                 batch.put(birth.peer.0, BIRTH_KEY, &record.encode());
-                self.uninitialised.remove(&birth.peer);
+                is_taken_over = self.uninitialised.remove(&birth.peer);
                 self.absent.remove(&birth.peer);
                 self.durable.insert(birth.peer, SPLIT_INDEX);
             }
@@ -150,6 +165,9 @@ impl UncheckpointedLog {
         // With a vote that it gave before it had data.
         let hard_state = self.newest_hard_state(birth);
         self.add_hard_state(birth.region, birth.peer, hard_state, batch);
+        if is_taken_over {
+            self.taken_over.insert(birth.peer);
+        }
     }
 
     fn add_birth_by_message(&mut self, birth: &ReplicaBirth, batch: &mut LogBatch) {

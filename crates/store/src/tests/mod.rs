@@ -30,8 +30,10 @@ mod model;
 mod page_maintenance;
 mod read;
 mod recovery;
-
+mod snapshot_crash;
+mod snapshots;
 mod splits;
+mod uninitialised;
 
 const HERE: StoreId = StoreId(1);
 const CLUSTER: u64 = 77;
