@@ -11,9 +11,7 @@ use std::sync::Arc;
 use fastrand::Rng;
 use flotilla_identity::StoreUuid;
 use flotilla_region::{Config, Descriptor, Effects, Event, HardState, RegionId, Shard, Status};
-use flotilla_store::{
-    Error, ReadError, RecoveredReplicas, StartSeed, Store, StoreDirectory,
-};
+use flotilla_store::{Error, ReadError, RecoveredReplicas, StartSeed, Store, StoreDirectory};
 use flotilla_vfs::fault::{FaultFs, FaultStats};
 
 use crate::clock::LocalClock;

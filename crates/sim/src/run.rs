@@ -113,6 +113,9 @@ pub(crate) fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
         window: WindowConfig {
             tail_bytes_max: choose(rng, &[0, 1_000, 64 << 10]) as u64,
             tail_count_max: choose(rng, &[1, 8, 128]),
+            // So little in most runs that a store which was away needs snapshots.
+            log_kept_region_bytes: choose(&mut later, &[0, 500, 4_000, 64 << 20]) as u64,
+            log_kept_bytes_max: choose(&mut later, &[500, 16_000, 1 << 30]) as u64,
             ..WindowConfig::default()
         },
         ..Config::default()

@@ -76,7 +76,8 @@ pub(super) fn check_settings(settings: &ClusterSettings) -> Result<(), ConfigErr
     within("raft.entry_bytes_max", settings.entry_bytes_max, 64 << 10, 12 << 20)
 }
 
-/// The configuration of the shards of a store. `seed` must be another one at each start.
+/// The configuration of the shards of a store, each of which keeps `log_kept_bytes_max` of the log
+/// for others. `seed` must be another one at each start.
 #[must_use]
 pub fn shard_config(
     settings: &ClusterSettings,
@@ -94,6 +95,7 @@ pub fn shard_config(
         split: split.limits(),
         ..flotilla_region::Config::default()
     };
+    config.window.log_kept_bytes_max = log_kept_bytes_max;
     config.reads.leases = settings.read_leases;
     config
 }

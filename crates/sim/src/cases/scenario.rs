@@ -49,14 +49,19 @@ impl Scenario {
     /// The same, with roots, and logs that are kept for nobody for long.
     pub(super) fn with_short_logs(seed: u64) -> Self {
         let swarm = Swarm { checkpoint_us: ROOTS_US, ..Swarm::calm(3) };
-        Self::of(seed, swarm, |config| run::shorten_logs(config, KEPT_BYTES))
+        Self::of(seed, swarm, |config| {
+            config.window.log_kept_region_bytes = KEPT_BYTES;
+            config.window.log_kept_bytes_max = KEPT_BYTES;
+        })
     }
 
     fn of(seed: u64, swarm: Swarm, change: impl FnOnce(&mut Config)) -> Self {
         let mut rng = Rng::with_seed(seed);
         let mut settings = run::settings(&swarm, &mut rng);
         // What is drawn for runs by chance is not drawn here.
-        settings.region.log_gc = Config::default().log_gc;
+        let window = Config::default().window;
+        settings.region.window.log_kept_region_bytes = window.log_kept_region_bytes;
+        settings.region.window.log_kept_bytes_max = window.log_kept_bytes_max;
         change(&mut settings.region);
         let splits = SplitPlanner::idle(seed);
         let printed = std::env::var_os("FLOTILLA_SIM_TRACE").is_some();

@@ -392,14 +392,14 @@ fn installed() -> (Store, Sent, StageId) {
 #[should_panic(expected = "the log is reset to 10, but only 0 is durable")]
 fn the_log_is_not_reset_before_a_root_has_the_snapshot() {
     let (to, sent, _) = installed();
-    let _ =     to.write_log(&[reset(&sent, hard_state(1, 0, 0))], &[], &[]);
+    let _ = to.write_log(&[reset(&sent, hard_state(1, 0, 0))], &[], &[]);
 }
 
 #[test]
 #[should_panic(expected = "a write between a snapshot and the reset of the log")]
 fn nothing_is_written_between_a_snapshot_and_the_reset() {
     let (to, ..) = installed();
-    let _ =     to.write_log(&[write(2, hard_state(3, 202, 10), &[])], &[], &[]);
+    let _ = to.write_log(&[write(2, hard_state(3, 202, 10), &[])], &[], &[]);
 }
 
 #[test]
