@@ -388,8 +388,7 @@ impl Router {
             let mut waiting = self.send(region, weight, &event, deadline).await?;
             let answer = match timeout_at(deadline, &mut waiting.answer).await {
                 Ok(Ok(answer)) => answer,
-                // The node closed the table, perhaps while the command was on its way to the log;
-                // or a snapshot has passed over its entry.
+                // The node closed the table, perhaps while the command was on its way to the log.
                 Ok(Err(_)) if late == RequestError::Undecided => return Err(late),
                 Ok(Err(_)) => return Err(RequestError::Stopping),
                 Err(_) => return Err(late),

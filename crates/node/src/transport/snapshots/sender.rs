@@ -286,3 +286,77 @@ impl Drop for SendReport {
         self.mailboxes.complete_all([Event::SnapshotSent { region, to, number, ok }]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::time::Instant;
+
+    use flotilla_region::{Descriptor, Epoch, Message, MessageKind, Peer, Space, Term};
+    use flotilla_vfs::fault::FaultFs;
+
+    use super::*;
+    use crate::driver::mailbox::OpenLanes;
+    use crate::driver::shard_message::ShardMessage;
+    use crate::test_store;
+
+    fn region(id: u64, space: Space) -> Descriptor {
+        let peer = |store| Peer { id: PeerId(id * 100 + store), store: StoreId(store) };
+        Descriptor {
+            id: RegionId(id),
+            space,
+            start: "".into(),
+            end: "".into(),
+            epoch: Epoch { conf_version: 1, version: 1 },
+            peers: vec![peer(1), peer(2)],
+        }
+    }
+
+    fn wish(number: u64) -> SnapshotSend {
+        let region = region(2, Space::Raw);
+        let message = Message { kind: MessageKind::Snapshot, term: Term(9), ..Message::default() };
+        let envelope = Envelope {
+            region: region.id,
+            from: region.peers[0],
+            to: region.peers[1],
+            epoch: region.epoch,
+            gc_floor: flotilla_region::Index(0),
+            range: None,
+            message,
+        };
+        SnapshotSend { number, envelope }
+    }
+
+    /// More than there are places for, to a store that has no address, by a sender that ends.
+    #[tokio::test]
+    async fn a_region_hears_of_each_snapshot_that_is_not_sent() {
+        let disk = FaultFs::new(1);
+        let regions = [region(1, Space::System), region(2, Space::Raw)];
+        let (store, membership) = test_store::open_member(&disk, &regions);
+        let mailboxes = Mailboxes::new(1, 1 << 20);
+        let sender = SnapshotSender::new(membership, store, mailboxes.clone(), Arc::default(), 0);
+        let (wanted, wishes) = mpsc::unbounded_channel();
+        let count = STREAMS_MAX as u64 + 2;
+        (0..count).for_each(|number| wanted.send(wish(number)).unwrap());
+        drop(wanted);
+        sender.run(wishes).await;
+        let (mut events, mut told) = (VecDeque::new(), Vec::new());
+        // A task that was aborted ends at its next await.
+        while told.len() < count as usize {
+            tokio::task::yield_now().await;
+            let open = OpenLanes { appends: true, clients: true };
+            mailboxes.at(0).take(&mut events, open, Some(Instant::now()));
+            for message in events.drain(..) {
+                let ShardMessage::Event(Event::SnapshotSent { number, ok: false, to, .. }) =
+                    message
+                else {
+                    panic!("no stream began")
+                };
+                assert_eq!(to, PeerId(202));
+                told.push(number);
+            }
+        }
+        told.sort_unstable();
+        assert_eq!(told, (0..count).collect::<Vec<_>>());
+    }
+}
