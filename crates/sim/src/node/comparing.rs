@@ -49,6 +49,18 @@ impl SimNode {
             .map_err(|error| format!("store {store}: {error}"))
     }
 
+    /// Checks that no snapshot is under way, and that no replica is without data.
+    pub(crate) fn has_nothing_left(&self) -> Result<(), CheckFailure> {
+        let running = self.running.as_ref().ok_or("the store is down")?;
+        let report = running.executor.store().check().map_err(|error| error.to_string())?;
+        let left = (running.streams.count(), report.uninitialised, report.promised);
+        if left == (0, 0, 0) {
+            return Ok(());
+        }
+        let store = layout::id(self.place);
+        Err(format!("store {store}: streams, replicas without data, promised ranges are {left:?}"))
+    }
+
     /// Compares a region's rows with what its log makes of them.
     pub(crate) fn compare(
         &self,

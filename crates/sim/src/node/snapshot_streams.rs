@@ -82,7 +82,6 @@ impl SnapshotStreams {
     }
 
     /// How many there are, both ways.
-    #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.outgoing.len() + self.incoming.len()
     }
