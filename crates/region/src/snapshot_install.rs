@@ -50,12 +50,9 @@ impl SnapshotInstall {
         matches!(self, Self::Rooting(_) | Self::Rooted(_) | Self::Resetting(_))
     }
 
-    /// Lets a snapshot wait. Returns a stage that is not needed: of the one that waited, or its own
-    /// if another is installed.
+    /// Lets a snapshot wait. Returns the stage of the one that waited before, which is not needed.
     pub(crate) fn stage(&mut self, staged: StagedSnapshot) -> Option<StageId> {
-        if self.is_installing() {
-            return Some(staged.stage);
-        }
+        assert!(!self.is_installing(), "a snapshot waits behind one that is installed");
         match std::mem::replace(self, Self::Staged(Box::new(staged))) {
             Self::Staged(older) => Some(older.stage),
             _ => None,

@@ -218,6 +218,9 @@ impl UninitialisedSlot {
 
     fn check_snapshot(&self, envelope: &Envelope) -> Result<(), Refusal> {
         self.check_ends(envelope)?;
+        if self.install.is_installing() {
+            return Err(Refusal::Installing);
+        }
         if envelope.message.kind != MessageKind::Snapshot {
             return Err(Refusal::Malformed);
         }

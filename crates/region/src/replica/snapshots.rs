@@ -100,6 +100,10 @@ impl Replica {
     }
 
     fn check_snapshot(&self, envelope: &Envelope) -> Result<(), Refusal> {
+        // Raft's numbers are those of the other snapshot already, and the log is not.
+        if self.is_installing() {
+            return Err(Refusal::Installing);
+        }
         if envelope.message.kind != MessageKind::Snapshot {
             return Err(Refusal::Malformed);
         }
