@@ -53,11 +53,11 @@ struct FollowerNeed {
     /// A snapshot of this entry is on its way, or arrived and was not acknowledged.
     snapshot: Option<Index>,
     doublings: u32,
-    /// What it had when it was given up. It is waited for again once it has more.
+    /// Its last entry when it was given up. It is waited for again once it has more.
     given_up: Option<Index>,
 }
 
-/// What the needs of others are measured with.
+/// The measure of the needs of others.
 pub(crate) struct LogMeasure<'a> {
     pub(crate) window: &'a LogWindow,
     pub(crate) applied: Index,
@@ -86,7 +86,7 @@ impl Compactor {
         self.floor
     }
 
-    /// What is kept for others.
+    /// The part of the log that is kept for others.
     pub(crate) fn kept(&self) -> KeptLog {
         self.kept
     }
@@ -154,6 +154,7 @@ impl Compactor {
                 self.kept = kept;
             }
         }
+        assert!(needed >= measure.window.truncated() || needed == own, "{needed} is gone already");
         self.needed = Some(needed);
     }
 
@@ -190,6 +191,7 @@ impl Compactor {
         // An idle region keeps nothing, so that it does not hold an old segment.
         let keep = if bound == last { 0 } else { KEEP_COUNT };
         let target = Index(bound.0.saturating_sub(keep));
+        assert!(target <= durable, "{target} is dropped, and {durable} is durable");
         (worth && target > truncated).then_some(Index(target.0 + 1))
     }
 }

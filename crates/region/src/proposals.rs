@@ -187,8 +187,8 @@ impl ProposalQueue {
         self.queue.drain(..).for_each(|queued| reject(queued.ticket, why.clone()));
     }
 
-    /// Gives up the tickets up to this entry: a snapshot takes the place of the log there, and their
-    /// fate is not learned. Those above it wait on.
+    /// Gives up the tickets up to this entry: a snapshot takes the place of the log there, and does
+    /// not tell their fate. Those above it wait on.
     pub(crate) fn pass_over(&mut self, index: Index) -> impl Iterator<Item = Ticket> + use<> {
         let passed = self.proposed.extract_if(.., |place, _| place.0 <= index);
         let passed: Vec<Ticket> = passed.flat_map(|(_, tickets)| tickets).collect();

@@ -80,6 +80,8 @@ impl SnapshotInstall {
         assert!(matches!(self, Self::Idle), "two snapshots are installed at a time");
         let StagedSnapshot { mut envelope, stage } = staged;
         let head = *envelope.message.snapshot.take().expect("the filter asks for a head");
+        assert_eq!(hard_state.commit, head.index, "the rows hold what is committed");
+        assert!(head.term <= hard_state.term, "a log beyond the replica's own term");
         let task = InstallTask { peer, stage, head: head.clone(), hard_state };
         *self = Self::Rooting(Box::new(Installing { envelope, stage, head, hard_state }));
         task

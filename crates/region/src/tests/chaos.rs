@@ -91,7 +91,7 @@ fn story(seed: u64, ms: u64) -> Cluster {
     for step in 0..ms / 5 {
         if step % 40 == 0 {
             disturb(&mut cluster);
-            if let Some(leader) = cluster.leader().filter(|_| seed % 2 == 0) {
+            if let Some(leader) = cluster.leader().filter(|_| seed.is_multiple_of(2)) {
                 cluster.machines.get_mut(&leader).unwrap().checkpoint();
             }
         }
