@@ -400,7 +400,7 @@ impl Replica {
 
     /// Turns what came of the step's events into effects.
     ///
-    /// `has_unborn`: whether a split of this region that made a replica here is to be applied again.
+    /// `has_unborn`: whether a split of this region that made a replica here has to be repeated.
     pub(crate) fn finish(&mut self, has_unborn: bool, step: &mut StepContext<'_>) {
         if !self.is_installing() {
             self.finish_step(step);
