@@ -404,8 +404,11 @@ impl Replica {
     pub(crate) fn finish(&mut self, has_unborn: bool, step: &mut StepContext<'_>) {
         if !self.is_installing() {
             self.finish_step(step);
-            self.note_numbers();
-            self.take_staged(has_unborn, step);
+            if self.install.is_staged() {
+                // As they are before the snapshot: they stay so until it is installed.
+                self.note_numbers();
+                self.take_staged(has_unborn, step);
+            }
         }
         self.reset_log(step);
         if !self.is_installing() {

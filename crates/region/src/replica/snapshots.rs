@@ -139,7 +139,7 @@ impl Replica {
         // R15: a change that is heard behind the taking would hit the snapshot's configuration, and
         // a hard state that is written behind it says "committed" beside a log that ends below.
         // R15b: the rows of an unborn child lie in the range of its parent.
-        if has_unborn || !self.install.is_staged() || !self.is_at_rest() {
+        if has_unborn || !self.is_at_rest() {
             return;
         }
         let Some(staged) = self.install.take_staged() else { return };
