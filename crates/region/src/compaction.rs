@@ -13,8 +13,6 @@
 //!
 //! The rule and its price: `docs/decisions/0035-log-gc-by-need.md`.
 
-use std::collections::BTreeMap;
-
 use crate::ids::{Index, PeerId};
 use crate::kept_logs::KeptLog;
 use crate::log_window::LogWindow;
@@ -40,7 +38,8 @@ pub(crate) struct Compactor {
     needed: Option<Index>,
     /// Entries up to here are kept for no other replica: the shard keeps too much.
     released: Index,
-    followers: BTreeMap<PeerId, FollowerNeed>,
+    /// A leader's. Few, and mostly in every leader: a map would take more room.
+    followers: Vec<(PeerId, FollowerNeed)>,
     kept: KeptLog,
 }
 
@@ -53,11 +52,11 @@ struct FollowerNeed {
     /// A snapshot of this entry is on its way, or arrived and was not acknowledged.
     snapshot: Option<Index>,
     doublings: u32,
-    /// What it had when it was given up. It is waited for again once it has more.
+    /// Its last entry when it was given up. It is waited for again once it has more.
     given_up: Option<Index>,
 }
 
-/// What the needs of others are measured with.
+/// The measure of the needs of others.
 pub(crate) struct LogMeasure<'a> {
     pub(crate) window: &'a LogWindow,
     pub(crate) applied: Index,
@@ -77,7 +76,7 @@ impl Compactor {
             floor: Index(0),
             needed: None,
             released: Index(0),
-            followers: BTreeMap::new(),
+            followers: vec![],
             kept: KeptLog::default(),
         }
     }
@@ -86,7 +85,7 @@ impl Compactor {
         self.floor
     }
 
-    /// What is kept for others.
+    /// The part of the log that is kept for others.
     pub(crate) fn kept(&self) -> KeptLog {
         self.kept
     }
@@ -109,28 +108,28 @@ impl Compactor {
 
     /// Time has passed, once, for a leader.
     pub(crate) fn tick(&mut self) {
-        for follower in self.followers.values_mut() {
+        for (_, follower) in &mut self.followers {
             follower.silent_ticks = follower.silent_ticks.saturating_add(1);
         }
     }
 
     /// A message of a follower was received.
     pub(crate) fn note_heard(&mut self, from: PeerId, wants_snapshot: bool) {
-        let follower = self.followers.entry(from).or_default();
+        let follower = self.follower(from);
         follower.silent_ticks = 0;
         follower.wants_snapshot |= wants_snapshot;
     }
 
     /// A snapshot goes to a follower, or its stream begins: it will have all up to `index`.
     pub(crate) fn note_snapshot(&mut self, to: PeerId, index: Index) {
-        let follower = self.followers.entry(to).or_default();
+        let follower = self.follower(to);
         follower.snapshot = follower.snapshot.max(Some(index));
         follower.given_up = None;
     }
 
     /// It will not arrive.
     pub(crate) fn note_failed_snapshot(&mut self, to: PeerId) {
-        self.followers.entry(to).or_default().snapshot = None;
+        self.follower(to).snapshot = None;
     }
 
     /// Weighs the needs of a leader's followers: each one's log is on disk up to the entry that is
@@ -145,7 +144,7 @@ impl Compactor {
         let mut needed = own;
         self.kept = KeptLog::default();
         for (peer, matched) in matched {
-            let follower = self.followers.entry(peer).or_default();
+            let follower = self.follower(peer);
             let Some((from, kept)) = follower.weigh(peer, matched, durable, measure) else {
                 continue;
             };
@@ -154,7 +153,17 @@ impl Compactor {
                 self.kept = kept;
             }
         }
+        assert!(needed >= measure.window.truncated() || needed == own, "{needed} is gone already");
         self.needed = Some(needed);
+    }
+
+    fn follower(&mut self, peer: PeerId) -> &mut FollowerNeed {
+        let known = self.followers.iter().position(|(known, _)| *known == peer);
+        let at = known.unwrap_or_else(|| {
+            self.followers.push((peer, FollowerNeed::default()));
+            self.followers.len() - 1
+        });
+        &mut self.followers[at].1
     }
 
     /// Weighs the log of a replica that does not lead.
@@ -174,7 +183,7 @@ impl Compactor {
     /// Keeps nothing any more for the replica that most is kept for.
     pub(crate) fn give_up(&mut self) {
         match self.kept.follower {
-            Some((peer, had)) => self.followers.entry(peer).or_default().given_up = Some(had),
+            Some((peer, had)) => self.follower(peer).given_up = Some(had),
             None => self.released = self.durable,
         }
     }
@@ -190,6 +199,7 @@ impl Compactor {
         // An idle region keeps nothing, so that it does not hold an old segment.
         let keep = if bound == last { 0 } else { KEEP_COUNT };
         let target = Index(bound.0.saturating_sub(keep));
+        assert!(target <= durable, "{target} is dropped, and {durable} is durable");
         (worth && target > truncated).then_some(Index(target.0 + 1))
     }
 }

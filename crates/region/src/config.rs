@@ -97,8 +97,8 @@ pub struct WindowConfig {
     pub tail_bytes_max: u64,
     /// Entries. Default 128.
     pub tail_count_max: usize,
-    /// Bytes of durable log that a region keeps on disk for a replica that lacks them, or a quarter
-    /// of the region's size, if that is more. Beyond it the replica gets a snapshot. Default 64 MiB.
+    /// Bytes of durable log that a region keeps on disk for a replica that lacks them; a quarter of
+    /// the region's size, if that is more. Beyond it the replica gets a snapshot. Default 64 MiB.
     pub log_kept_region_bytes: u64,
     /// Bytes of durable log that all regions of the shard keep on disk for replicas that lack them.
     /// Default 1 GiB.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::ids::{Index, PeerId, RegionId};
 
-/// What a region keeps for the replica that it keeps most for.
+/// The log that a region keeps for the replica that it keeps most for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeptLog {
     pub(crate) bytes: u64,
@@ -23,12 +23,13 @@ pub(crate) struct KeptLogs {
 }
 
 impl KeptLogs {
-    /// What a region keeps now.
+    /// A region keeps this now.
     pub(crate) fn note(&mut self, region: RegionId, kept: KeptLog) {
         let before =
             if kept.bytes > 0 { self.kept.insert(region, kept) } else { self.kept.remove(&region) };
-        self.total += kept.bytes;
-        self.total -= before.map_or(0, |before| before.bytes);
+        let before = before.map_or(0, |before| before.bytes);
+        assert!(self.total >= before, "region {region} kept {before} of {}", self.total);
+        self.total = self.total - before + kept.bytes;
     }
 
     /// The region that has to give up a replica, if all keep more than `bytes_max`: first for those

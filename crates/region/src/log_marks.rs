@@ -33,6 +33,7 @@ impl LogMarks {
     pub(crate) fn add(&mut self, index: Index, bytes: u64) {
         self.total += bytes;
         let last = self.marks.back().map_or(self.base, |mark| mark.1);
+        assert!(self.total >= last, "entry {index} ends at {}, below {last}", self.total);
         if self.total - last < self.step {
             return;
         }
@@ -49,6 +50,7 @@ impl LogMarks {
 
     /// The last entry is taken back.
     pub(crate) fn take_back(&mut self, index: Index, bytes: u64) {
+        assert!(self.total >= bytes, "entry {index} has {bytes} bytes of {}", self.total);
         self.total -= bytes;
         while self.marks.back().is_some_and(|mark| mark.0 >= index) {
             self.marks.pop_back();

@@ -14,7 +14,7 @@ use crate::compaction::Compactor;
 use crate::config::Config;
 use crate::consensus::Consensus;
 use crate::convert;
-use crate::descriptor::{Descriptor, KeyRange, Peer, RegionSize};
+use crate::descriptor::{Descriptor, Peer, RegionSize};
 use crate::effects::{
     ApplyTask, Committed, LostLog, ReadGrant, ReplicaBirth, RoleChange, WildTerm,
 };
@@ -37,6 +37,7 @@ use crate::status::Status;
 use crate::step_context::StepContext;
 
 mod log_gc;
+mod sending;
 mod snapshots;
 mod splits;
 
@@ -399,13 +400,15 @@ impl Replica {
 
     /// Turns what came of the step's events into effects.
     ///
-    /// `has_unborn`: whether a split of this region, which made a replica here, is not applied again
-    /// yet.
+    /// `has_unborn`: whether a split of this region that made a replica here has to be repeated.
     pub(crate) fn finish(&mut self, has_unborn: bool, step: &mut StepContext<'_>) {
         if !self.is_installing() {
             self.finish_step(step);
-            self.note_numbers();
-            self.take_staged(has_unborn, step);
+            if self.install.is_staged() {
+                // As they are before the snapshot: they stay so until it is installed.
+                self.note_numbers();
+                self.take_staged(has_unborn, step);
+            }
         }
         self.reset_log(step);
         if !self.is_installing() {
@@ -511,48 +514,6 @@ impl Replica {
             let entries = entries.collect();
             step.effects.apply.push(ApplyTask { region, entries });
         }
-    }
-
-    /// Puts what raft wants sent into envelopes.
-    fn send(&mut self, step: &mut StepContext<'_>) {
-        let mut outgoing = std::mem::take(&mut self.outgoing);
-        for message in outgoing.drain(..) {
-            // A member may have gone since.
-            let Some(to) = self.descriptor.peer(PeerId(message.to)) else { continue };
-            let metadata = message.get_snapshot().get_metadata();
-            let head = (Index(metadata.index), Term(metadata.term));
-            let message = convert::message_from_raft(message);
-            let envelope = Envelope {
-                region: self.descriptor.id,
-                from: self.me,
-                to,
-                epoch: self.descriptor.epoch,
-                gc_floor: self.compactor.floor(),
-                range: self.range_for(to.id, message.kind),
-                message,
-            };
-            if envelope.message.kind == MessageKind::Snapshot {
-                self.send_snapshot(envelope, head, step);
-            } else {
-                step.effects.messages.push(envelope);
-            }
-        }
-        // Its memory is used again.
-        self.outgoing = outgoing;
-    }
-
-    /// The range goes along where the receiver may not have the replica: its store then looks
-    /// whether it may be made.
-    fn range_for(&self, to: PeerId, kind: MessageKind) -> Option<Box<KeyRange>> {
-        let may_be_absent = match kind {
-            MessageKind::RequestVote | MessageKind::RequestPreVote => true,
-            // It has not answered in this term.
-            MessageKind::Append | MessageKind::Heartbeat => {
-                self.consensus.is_leader() && self.consensus.matched(to) == Some(Index(0))
-            }
-            _ => false,
-        };
-        may_be_absent.then(|| Box::new(self.descriptor.range()))
     }
 
     /// Gives back every ticket: those that had no effect through `reject`, those whose fate is

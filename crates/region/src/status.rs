@@ -35,7 +35,7 @@ pub struct Status {
     pub persisted: Index,
     /// The last entry of its log.
     pub last: Index,
-    /// All replicas have their logs on disk up to here, as far as this one knows.
+    /// No replica that is waited for lacks an entry up to here, as far as this one knows.
     pub gc_floor: Index,
     /// Proposals that wait to become an entry.
     pub queued: usize,

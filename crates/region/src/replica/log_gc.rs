@@ -14,9 +14,9 @@ const SILENT_MS: u64 = 10_000;
 const REGION_PART: u64 = 4;
 
 impl Replica {
-    /// What the log keeps for others.
+    /// The part of the log that is kept for others.
     pub(crate) fn kept_log(&self) -> KeptLog {
-        // What it keeps goes with the reset of the log.
+        // That goes with the reset of the log.
         if self.is_installing() { KeptLog::default() } else { self.compactor.kept() }
     }
 
