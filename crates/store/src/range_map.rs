@@ -85,6 +85,12 @@ impl RangeMap {
         for region in regions.children.iter().chain([&regions.parent]) {
             ranges.hold(region);
         }
+        // A snapshot of the parent from before the split is not wanted any more.
+        let parent = regions.parent.id;
+        let held = ranges.promised.get(&parent).and_then(|old| ranges.holder(old, Some(parent)));
+        if held.is_some() {
+            ranges.promised.remove(&parent);
+        }
     }
 
     /// A region has the range that it was promised, in place of the one before.
