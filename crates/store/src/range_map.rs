@@ -7,8 +7,8 @@
 //!
 //! Invariants:
 //! - It holds the ranges of the rows as the last transaction has them.
-//! - No two of its ranges meet: neither two held ones, nor two promised ones, nor a promised one and
-//!   that of another region.
+//! - No two of its ranges meet: neither two held ones, nor two promised ones, nor a promised one
+//!   and that of another region.
 
 use std::collections::BTreeMap;
 

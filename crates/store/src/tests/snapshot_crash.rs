@@ -80,7 +80,7 @@ fn work(fs: &FaultFs, sent: &Sent, is_new: bool, at: &mut Progress) -> Result<()
     Ok(())
 }
 
-/// What a start found of region 2.
+/// The replica of region 2 that a start found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Nothing,

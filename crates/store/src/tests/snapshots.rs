@@ -216,8 +216,10 @@ fn a_wrong_stream_is_refused_and_its_pages_are_free() {
     assert_eq!(digest(&to, 2).0, Index(0));
 }
 
+type RawRow<'a> = (&'a [u8], &'a [u8]);
+
 /// A chunk of these rows, as a sender without checks would make it.
-fn chunk(rows: &[(&[u8], &[u8])]) -> Bytes {
+fn chunk(rows: &[RawRow<'_>]) -> Bytes {
     let mut builder = crate::snapshot::ChunkBuilder::new(0, 0);
     rows.iter().for_each(|(key, row)| builder.push(key, row));
     builder.finish().bytes
@@ -229,7 +231,7 @@ fn rows_that_cannot_be_of_the_region_are_refused() {
     let sent = send(&from, 2, 4 << 10);
     let (to, _) = open(&FaultFs::new(0));
     let long = vec![b'a'; flotilla_pagestore::KEY_BYTES_MAX + 1];
-    let wrong: [(&str, &[(&[u8], &[u8])]); 6] = [
+    let wrong: [(&str, &[RawRow<'_>]); 6] = [
         ("is not in the region", &[(b"a", b"\0"), (b"h", b"\0")]),
         ("is not above the one before", &[(b"b", b"\0"), (b"a", b"\0")]),
         ("is not above the one before", &[(b"b", b"\0"), (b"b", b"\0")]),
@@ -388,14 +390,14 @@ fn installed() -> (Store, Sent, StageId) {
 #[should_panic(expected = "the log is reset to 10, but only 0 is durable")]
 fn the_log_is_not_reset_before_a_root_has_the_snapshot() {
     let (to, sent, _) = installed();
-    let _ = to.write_log(&[reset(&sent, hard_state(1, 0, 0))], &[], &[]);
+    drop(to.write_log(&[reset(&sent, hard_state(1, 0, 0))], &[], &[]));
 }
 
 #[test]
 #[should_panic(expected = "a write between a snapshot and the reset of the log")]
 fn nothing_is_written_between_a_snapshot_and_the_reset() {
     let (to, ..) = installed();
-    let _ = to.write_log(&[write(2, hard_state(3, 202, 10), &[])], &[], &[]);
+    drop(to.write_log(&[write(2, hard_state(3, 202, 10), &[])], &[], &[]));
 }
 
 #[test]

@@ -138,7 +138,7 @@ fn no_vote_is_taken_back() {
     let (store, _) = start(&fs);
     vote_first(&store, 7);
     let (store, _) = crash(&fs, store);
-    let _ = store.write_log(&[write(CHILD, hard_state(7, 801, 0), &[])], &[], &[]);
+    drop(store.write_log(&[write(CHILD, hard_state(7, 801, 0), &[])], &[], &[]));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_replica_without_data_has_no_entries() {
     let fs = FaultFs::new(0);
     let (store, _) = start(&fs);
     vote_first(&store, 7);
-    let _ = store.write_log(&[write(CHILD, vote(7), &[ops(1, &[])])], &[], &[]);
+    drop(store.write_log(&[write(CHILD, vote(7), &[ops(1, &[])])], &[], &[]));
 }
 
 /// Applies the split, and writes the birth unless it is lost.
