@@ -25,7 +25,7 @@ use crate::schema::{
 use crate::snapshot::Installed;
 use crate::store_log::{self, CheckpointInput, StoreLog};
 
-/// What a durable root has of a replica that has changed since the last one.
+/// A replica of which a durable root has more than the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointedReplica {
     /// The region.

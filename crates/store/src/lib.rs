@@ -12,8 +12,8 @@
 //! - [`Store::fetch`] answers `Effects::fetches`.
 //! - [`Store::apply`] carries out `Effects::apply`: many regions, one transaction.
 //! - [`Store::read`] serves `Effects::reads` on a snapshot.
-//! - [`Store::open_snapshot`] reads what `Effects::snapshots` sends; [`Store::begin_stage`] and those
-//!   below it receive it; [`Store::install`] carries out `Effects::installs`.
+//! - [`Store::open_snapshot`] reads what `Effects::snapshots` sends; [`Store::begin_stage`] and the
+//!   calls below it receive it; [`Store::install`] carries out `Effects::installs`.
 //! - [`Store::admit`] answers `Effects::unknown`.
 //! - [`Store::maintain`], which makes the checkpoints, and [`Store::purge_log`] are the driver's to
 //!   call, now and then.

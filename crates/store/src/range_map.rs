@@ -7,8 +7,8 @@
 //!
 //! Invariants:
 //! - It holds the ranges of the rows as the last transaction has them.
-//! - No two of its ranges meet: neither two held ones, nor two promised ones, nor a promised one and
-//!   that of another region.
+//! - No two of its ranges meet: neither two held ones, nor two promised ones, nor a promised one
+//!   and that of another region.
 
 use std::collections::BTreeMap;
 
@@ -84,6 +84,12 @@ impl RangeMap {
         // The first child begins where the parent did, and takes its place.
         for region in regions.children.iter().chain([&regions.parent]) {
             ranges.hold(region);
+        }
+        // A snapshot of the parent from before the split is not wanted any more.
+        let parent = regions.parent.id;
+        let held = ranges.promised.get(&parent).and_then(|old| ranges.holder(old, Some(parent)));
+        if held.is_some() {
+            ranges.promised.remove(&parent);
         }
     }
 

@@ -242,6 +242,9 @@ fn replica(
             recovered.last = Index(group.last_index());
             (recovered.terms, recovered.tail) = read_log(group, applied.0)?;
         }
+        // A snapshot whose log was not reset: else the entries to come would stand behind one whose
+        // term the log does not know, and the next start would take them for another log's.
+        LogContinuity::Empty if applied.0 > Index(0) => reset(log, peer, applied, hard_state)?,
         LogContinuity::Empty => {}
         LogContinuity::Diverged => reset(log, peer, applied, hard_state)?,
     }

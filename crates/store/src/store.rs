@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::directory::StoreDirectory;
 use crate::error::{Error, ReadError};
 use crate::maintenance::{MaintenanceCounters, StoreMaintenance};
-use crate::range_map::RangeMap;
+use crate::range_map::{self, RangeMap};
 use crate::recovery::RecoveredReplicas;
 use crate::region_size::SizeChecks;
 use crate::snapshot::{
@@ -236,7 +236,8 @@ impl Store {
     /// The page store failed.
     pub fn admit(&self, envelope: &Envelope) -> Result<Result<(), NotAdmitted>, Error> {
         // Without a range, no answer but this one is safe.
-        let Some(range) = &envelope.range else { return Ok(Err(NotAdmitted::Held)) };
+        let range = envelope.range.as_ref().filter(|range| !range_map::is_empty(range));
+        let Some(range) = range else { return Ok(Err(NotAdmitted::Held)) };
         // The region itself counts as well: a split may have made it, and its shard hears of it
         // next.
         let holder = self.ranges.holder(range, None);

@@ -43,13 +43,12 @@ impl Scenario {
 
     /// The same, with roots.
     pub(super) fn with_roots(seed: u64) -> Self {
-        Self::of(seed, Swarm { checkpoint_us: ROOTS_US, ..Swarm::calm(3) }, |_| ())
+        Self::of(seed, with_roots(), |_| ())
     }
 
     /// The same, with roots, and logs that are kept for nobody for long.
     pub(super) fn with_short_logs(seed: u64) -> Self {
-        let swarm = Swarm { checkpoint_us: ROOTS_US, ..Swarm::calm(3) };
-        Self::of(seed, swarm, |config| {
+        Self::of(seed, with_roots(), |config| {
             config.window.log_kept_region_bytes = KEPT_BYTES;
             config.window.log_kept_bytes_max = KEPT_BYTES;
         })
@@ -247,6 +246,12 @@ impl Scenario {
     pub(super) fn finish(mut self) {
         run::conclude(&mut self.world).unwrap_or_else(|broken| panic!("{broken}"));
     }
+}
+
+fn with_roots() -> Swarm {
+    let mut swarm = Swarm::calm(3);
+    swarm.checkpoint_us = ROOTS_US;
+    swarm
 }
 
 fn knows_leader(status: Option<Status>) -> bool {

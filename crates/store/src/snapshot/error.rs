@@ -4,7 +4,7 @@ use bytes::Bytes;
 use flotilla_base::fields::Malformed;
 use flotilla_region::StageId;
 
-use super::chunk::SnapshotEnd;
+use super::end::SnapshotEnd;
 use crate::schema::MalformedRow;
 
 /// Why a snapshot is not received. The store is not affected: the stage is gone, its pages are free

@@ -7,7 +7,7 @@
 use flotilla_pagestore::{PageStore, WriteTxn};
 use flotilla_region::{Descriptor, Index, InstallTask, PeerId, RegionId, StoreId};
 
-use super::stages::StagedSnapshot;
+use super::stages::CompleteStage;
 use crate::error::Error;
 use crate::range_map::{self, RangeMap};
 use crate::schema::{self, APPLY, ApplyState, REGION, UNINITIALISED, UninitialisedRow};
@@ -34,7 +34,7 @@ pub(crate) fn install(
     log: &StoreLog,
     ranges: &RangeMap,
     store: StoreId,
-    staged: StagedSnapshot,
+    staged: CompleteStage,
     task: &InstallTask,
 ) -> Result<Installed, Error> {
     let descriptor = &task.head.descriptor;

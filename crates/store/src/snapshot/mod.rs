@@ -5,12 +5,14 @@
 //! or the store crashes. One transaction puts them in the place of the replica's rows.
 
 mod chunk;
+mod end;
 mod error;
 mod install;
 mod reader;
 mod stages;
 
-pub use chunk::{SnapshotChunk, SnapshotEnd};
+pub use chunk::SnapshotChunk;
+pub use end::SnapshotEnd;
 pub use error::StageError;
 pub use install::Installed;
 pub use reader::SnapshotReader;

@@ -6,7 +6,8 @@ use std::ops::Bound;
 use flotilla_pagestore::Error as PagesError;
 use flotilla_region::{Index, RegionId, RegionSize, SnapshotHead};
 
-use super::chunk::{ChunkBuilder, ROWS_BYTES_MAX, SnapshotChunk, SnapshotEnd};
+use super::chunk::{ChunkBuilder, ROWS_BYTES_MAX, SnapshotChunk};
+use super::end::SnapshotEnd;
 use crate::error::{Error, ReadError};
 use crate::region_size::end_bound;
 use crate::schema;

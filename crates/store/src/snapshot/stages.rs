@@ -15,7 +15,8 @@ use flotilla_pagestore::{BuiltTree, Error as PagesError, PageStore, TreeBuilder}
 use flotilla_region::{Index, PeerId, RegionId, RegionSize, SnapshotHead, StageId, StoreId, Term};
 use parking_lot::Mutex;
 
-use super::chunk::{ReceivedChunk, SnapshotEnd};
+use super::chunk::ReceivedChunk;
+use super::end::SnapshotEnd;
 use super::error::StageError;
 use crate::range_map::{self, RangeMap};
 use crate::schema;
@@ -69,7 +70,7 @@ enum StageTree {
 
 /// A snapshot that has come whole.
 #[derive(Debug)]
-pub(crate) struct StagedSnapshot {
+pub(crate) struct CompleteStage {
     pub(crate) to: PeerId,
     pub(crate) head: SnapshotHead,
     pub(crate) rows: BuiltTree,
@@ -161,13 +162,13 @@ impl SnapshotStages {
     }
 
     /// Takes a stage that is whole. The range stays promised until it is installed.
-    pub(crate) fn take(&self, id: StageId) -> Option<StagedSnapshot> {
+    pub(crate) fn take(&self, id: StageId) -> Option<CompleteStage> {
         let (_, stage) = self.table.lock().stages.remove(&id)?;
         let mut stage = stage.lock();
         let StageTree::Whole(rows) = std::mem::replace(&mut stage.tree, StageTree::Taken) else {
             return None;
         };
-        Some(StagedSnapshot { to: stage.to, head: stage.head.clone(), rows })
+        Some(CompleteStage { to: stage.to, head: stage.head.clone(), rows })
     }
 }
 

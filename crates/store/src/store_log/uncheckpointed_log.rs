@@ -30,8 +30,8 @@ pub(super) struct UncheckpointedLog {
     /// Replicas that were born by a message and have no data: no entries, and a row of their own
     /// for the hard state.
     pub(super) uninitialised: BTreeSet<PeerId>,
-    /// Replicas that a split has taken over from `uninitialised`: their shards may not have heard of
-    /// it, and write of a log that has not begun.
+    /// Replicas that a split has taken over from `uninitialised`: their shards may not have heard
+    /// of it, and write of a log that has not begun.
     pub(super) taken_over: BTreeSet<PeerId>,
     /// Replicas with an installed snapshot at which their logs do not begin yet.
     pub(super) resets_due: BTreeMap<PeerId, Index>,

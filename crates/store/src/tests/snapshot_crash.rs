@@ -72,12 +72,15 @@ fn work(fs: &FaultFs, sent: &Sent, is_new: bool, at: &mut Progress) -> Result<()
     at.acknowledged = next.index.0;
     store.apply(&[task(2, &[next])])?;
     store.checkpoint()?;
-    compact(&store, 2, sent.head.index.0 + 2, 4);
+    let (first, term_before) = (Index(sent.head.index.0 + 2), Term(4));
+    let (region, peer) = (RegionId(2), peer(2));
+    let compaction = Compaction { region, peer, first, term_before };
+    store.write_log(&[], &[], &[compaction]).wait()?;
     store.purge_log()?;
     Ok(())
 }
 
-/// What a start found of region 2.
+/// The replica of region 2 that a start found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
