@@ -164,7 +164,9 @@ impl Scenario {
         let key = self.world.workload().keys_in(&region).pop().expect("it has keys of clients");
         let value = vec![self.world.now() as u8; VALUE_BYTES].into();
         let body = RequestBody::Write(vec![RawOp::Put { key, value }]);
-        let leader = self.world.leading(id).unwrap_or(self.leader);
+        // Another may not have noticed that it leads no more.
+        let leader = Some(self.leader).filter(|store| self.world.leads(*store, id));
+        let leader = leader.or(self.world.leading(id)).unwrap_or(self.leader);
         self.ask(leader, &region, body)
     }
 

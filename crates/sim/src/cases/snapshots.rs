@@ -17,6 +17,7 @@ fn c29b_a_store_is_away_and_kept_logs_are_bounded() {
     let mut longest = 0;
     for _ in 0..40 {
         case.puts(DATA, 5);
+        case.run(50_000);
         let status = case.status(case.leader, DATA).unwrap();
         longest = longest.max(status.last.0 - status.first.0);
     }
