@@ -26,7 +26,7 @@ use crate::terms::{self, SyncedTerms};
 
 mod installs;
 
-pub(crate) use installs::{ApplyWork, InstallArrow};
+pub(crate) use installs::{InstallArrow, RowWork};
 
 /// How long things take at most.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ pub(crate) struct Executor {
     log: TaskQueue<QueuedLogBatch>,
     /// The terms that are on disk.
     terms: SyncedTerms,
-    apply: TaskQueue<ApplyWork>,
+    apply: TaskQueue<RowWork>,
     /// Says how long applying waits.
     pacer: Pacer,
     /// How far checkpoints have reported regions as applied, or the start has found them.
@@ -237,11 +237,11 @@ impl Executor {
     }
 
     /// Queues committed entries, and snapshots behind them.
-    pub(crate) fn queue(&mut self, work: impl Iterator<Item = ApplyWork>, out: &mut Outbox) {
+    pub(crate) fn queue(&mut self, work: impl Iterator<Item = RowWork>, out: &mut Outbox) {
         let waited = self.apply.waiting.len();
         self.apply.waiting.extend(work);
         let mut new = self.apply.waiting.range(waited..);
-        if new.any(|work| matches!(work, ApplyWork::Install(_))) {
+        if new.any(|work| matches!(work, RowWork::Install(_))) {
             self.arrow = Some(InstallArrow::HandedOut);
         }
         if !self.apply.is_scheduled && !self.apply.waiting.is_empty() {
@@ -259,7 +259,7 @@ impl Executor {
         }
         self.apply.is_scheduled = false;
         let changed = match self.apply.waiting.front() {
-            None | Some(ApplyWork::Entries(_)) => self.apply_entries(now, out)?,
+            None | Some(RowWork::Entries(_)) => self.apply_entries(now, out)?,
             Some(_) => self.change_rows(out)?,
         };
         // The rest needs a task of its own.
@@ -271,12 +271,12 @@ impl Executor {
     fn change_rows(&mut self, out: &mut Outbox) -> Result<ChangedRows, Error> {
         let mut changed = ChangedRows::default();
         match self.apply.waiting.pop_front() {
-            Some(ApplyWork::Install(task)) => {
+            Some(RowWork::Install(task)) => {
                 self.install(&task, out)?;
                 changed.has_installed = true;
             }
-            Some(ApplyWork::Discard(stage)) => self.discard(stage),
-            Some(ApplyWork::Entries(_)) | None => unreachable!("it was looked at"),
+            Some(RowWork::Discard(stage)) => self.discard(stage),
+            Some(RowWork::Entries(_)) | None => unreachable!("it was looked at"),
         }
         Ok(changed)
     }
@@ -286,8 +286,8 @@ impl Executor {
         let count = self.rng.usize(1..=self.apply.waiting.len());
         let mut tasks = Vec::new();
         while tasks.len() < count
-            && let Some(ApplyWork::Entries(task)) =
-                self.apply.waiting.pop_front_if(|work| matches!(work, ApplyWork::Entries(_)))
+            && let Some(RowWork::Entries(task)) =
+                self.apply.waiting.pop_front_if(|work| matches!(work, RowWork::Entries(_)))
         {
             tasks.push(task);
         }

@@ -130,11 +130,17 @@ pub(crate) struct Swarm {
     /// Time from a crash to the start, at most.
     pub(crate) restart_us_max: u64,
     kinds: Vec<(FaultKind, MeanInterval)>,
-    extra: ExtraFaults,
-    snapshot_faults: ExtraFaults,
+    later: LaterFaults,
 }
 
-/// Kinds of faults that came later, drawn apart, so that old seeds draw the rest as ever.
+/// Kinds of faults that came later, each group drawn from a generator of its own.
+#[derive(Clone, Debug)]
+struct LaterFaults {
+    bounds: ExtraFaults,
+    snapshots: ExtraFaults,
+}
+
+/// Kinds of faults that are drawn apart, so that old seeds draw the rest as ever.
 #[derive(Clone, Debug)]
 struct ExtraFaults {
     rng: Rng,
@@ -211,8 +217,8 @@ impl Swarm {
         let keys_per_region = rng.usize(1..=5);
         // Drawn apart, so that old seeds draw the rest as ever.
         let mut extra = Rng::with_seed(rng.clone().u64(..));
-        let later = draw_extra(Rng::with_seed(!extra.clone().u64(..)));
-        let snapshot_faults = draw_snapshot_faults(Rng::with_seed(later.rng.clone().u64(..)));
+        let bounds = draw_extra(Rng::with_seed(!extra.clone().u64(..)));
+        let snapshots = draw_snapshot_faults(Rng::with_seed(bounds.rng.clone().u64(..)));
         let weight = *choose(&mut extra, &[1, 1, 1, HEAVY]);
         let keeps_end = weight == HEAVY && extra.bool();
         let width = if weight == 1 { *choose(&mut extra, &[1, 1, 1, 1, 1, WIDE]) } else { 1 };
@@ -232,8 +238,7 @@ impl Swarm {
             wrong_flags: draw_wrong_flags(&mut extra, stores),
             restart_us_max: *choose(rng, &[100_000, 1_000_000, 4_000_000]),
             kinds,
-            extra: later,
-            snapshot_faults,
+            later: LaterFaults { bounds, snapshots },
         }
     }
 
@@ -255,8 +260,10 @@ impl Swarm {
             drift_ppm: vec![0; stores],
             wrong_flags: None,
             kinds: Vec::new(),
-            extra: ExtraFaults { rng: rng.fork(), kinds: Vec::new() },
-            snapshot_faults: ExtraFaults { rng, kinds: Vec::new() },
+            later: LaterFaults {
+                bounds: ExtraFaults { rng: rng.fork(), kinds: Vec::new() },
+                snapshots: ExtraFaults { rng, kinds: Vec::new() },
+            },
             ..swarm
         }
     }
@@ -269,15 +276,15 @@ impl Swarm {
 
     /// The same for the kinds that are drawn apart.
     pub(crate) fn next_extra(&mut self) -> Option<(u64, Fault)> {
-        let mut rng = self.extra.rng.fork();
-        let (delay_us, kind) = next_kind(&self.extra.kinds, &mut rng)?;
+        let mut rng = self.later.bounds.rng.fork();
+        let (delay_us, kind) = next_kind(&self.later.bounds.kinds, &mut rng)?;
         Some((delay_us, self.fault(kind, &mut rng)))
     }
 
     /// The same for those that are about snapshots.
     pub(crate) fn next_snapshot_fault(&mut self) -> Option<(u64, Fault)> {
-        let mut rng = self.snapshot_faults.rng.fork();
-        let (delay_us, kind) = next_kind(&self.snapshot_faults.kinds, &mut rng)?;
+        let mut rng = self.later.snapshots.rng.fork();
+        let (delay_us, kind) = next_kind(&self.later.snapshots.kinds, &mut rng)?;
         Some((delay_us, self.fault(kind, &mut rng)))
     }
 

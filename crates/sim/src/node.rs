@@ -29,6 +29,7 @@ mod handshakes;
 mod receiving;
 mod running;
 mod snapshot_streams;
+mod snapshots;
 mod spare_disks;
 mod stall;
 mod swap_directory;

@@ -48,7 +48,7 @@ pub(crate) enum PacketBody {
         number: u64,
         part: SnapshotPart,
     },
-    /// What the receiver of a stream says to its sender.
+    /// The verdict of a stream's receiver.
     SnapshotVerdict { stream: StreamId, verdict: SnapshotVerdict },
 }
 
@@ -71,7 +71,7 @@ pub(crate) enum SnapshotPart {
     End(SnapshotEnd),
 }
 
-/// What the receiver of a stream says.
+/// The verdict of a stream's receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SnapshotVerdict {
     /// The rows are wanted.

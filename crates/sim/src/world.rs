@@ -103,16 +103,6 @@ struct PauseState {
     suspended_at: Option<SimTime>,
 }
 
-/// The snapshots that the network lets pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum PassedSnapshots {
-    #[default]
-    All,
-    /// Those of one region.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for scripts"))]
-    Of(RegionId),
-}
-
 /// Events by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventCounts {
@@ -144,7 +134,6 @@ pub(crate) struct SimWorld {
     pauses: Vec<PauseState>,
     counts: EventCounts,
     out: Outbox,
-    passed_snapshots: PassedSnapshots,
     /// Whether faults still happen.
     has_faults: bool,
     /// Whether clients still ask.
@@ -191,7 +180,6 @@ impl SimWorld {
             pauses: (0..stores).map(|_| PauseState::default()).collect(),
             counts: EventCounts::default(),
             out: Outbox::default(),
-            passed_snapshots: PassedSnapshots::default(),
             has_faults: true,
             clients_active: true,
         };

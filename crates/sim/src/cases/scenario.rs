@@ -46,7 +46,7 @@ impl Scenario {
         Self::of(seed, with_roots(), |_| ())
     }
 
-    /// The same, with roots, and logs that are kept for nobody for long.
+    /// The same, with roots, and logs that are kept for others for a short time only.
     pub(super) fn with_short_logs(seed: u64) -> Self {
         Self::of(seed, with_roots(), |config| {
             config.window.log_kept_region_bytes = KEPT_BYTES;
@@ -57,7 +57,7 @@ impl Scenario {
     fn of(seed: u64, swarm: Swarm, change: impl FnOnce(&mut Config)) -> Self {
         let mut rng = Rng::with_seed(seed);
         let mut settings = run::settings(&swarm, &mut rng);
-        // What is drawn for runs by chance is not drawn here.
+        // Runs by chance draw these.
         let window = Config::default().window;
         settings.region.window.log_kept_region_bytes = window.log_kept_region_bytes;
         settings.region.window.log_kept_bytes_max = window.log_kept_bytes_max;
@@ -208,7 +208,7 @@ impl Scenario {
         });
     }
 
-    /// What has become of snapshots, on all stores.
+    /// The coverage of snapshots, on all stores.
     pub(super) fn snapshots(&self) -> SnapshotCoverage {
         let mut sum = SnapshotCoverage::default();
         self.world.nodes().iter().for_each(|node| sum += node.coverage().snapshots);

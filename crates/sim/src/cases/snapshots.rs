@@ -4,8 +4,8 @@ use flotilla_region::{Index, RegionId};
 
 use super::{DATA, Scenario};
 use crate::executor::InstallArrow;
+use crate::network::PassedSnapshots;
 use crate::request::RequestState;
-use crate::world::PassedSnapshots;
 
 /// C29b: while a store is away, the others keep no more of their logs than they may, and it comes
 /// back by a snapshot.
@@ -226,8 +226,9 @@ fn c24b_writes_and_a_split_are_under_way_when_a_snapshot_comes() {
     }
 }
 
-/// C24c: a leader is cut off with a write that is in its log alone. What others have done meanwhile
-/// reaches it by a snapshot: the fate of the write is not learned there, and it is not refused.
+/// C24c: a leader is cut off with a write that is in its log alone. The entries that others have
+/// committed meanwhile reach it by a snapshot: it does not learn the fate of the write, and does not
+/// refuse it.
 #[test]
 fn c24c_a_deposed_leader_with_an_open_ticket_gets_a_snapshot() {
     let mut case = Scenario::with_short_logs(95);

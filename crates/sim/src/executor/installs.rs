@@ -8,7 +8,7 @@ use crate::task::{Outbox, Task};
 
 /// Work that changes rows, in the order of the core's effects.
 #[derive(Debug)]
-pub(crate) enum ApplyWork {
+pub(crate) enum RowWork {
     Entries(ApplyTask),
     Install(Box<InstallTask>),
     Discard(StageId),

@@ -6,7 +6,7 @@ use super::handshakes::HandshakeDriver;
 use super::snapshot_streams::SnapshotStreams;
 use crate::clock::LocalClock;
 use crate::event_queue::SimTime;
-use crate::executor::{ApplyWork, Executor, InstallArrow};
+use crate::executor::{Executor, InstallArrow, RowWork};
 use crate::reference_model::ReferenceModel;
 use crate::request::ClientReply;
 use crate::task::{Outbox, StopReason, Task};
@@ -109,9 +109,9 @@ impl RunningStore {
             out.tasks.push((self.executor.notify_delay_us(), Task::Fetch(fetch)));
         }
         goes_on()?;
-        let entries = effects.apply.drain(..).map(ApplyWork::Entries);
-        let installs = effects.installs.drain(..).map(|task| ApplyWork::Install(Box::new(task)));
-        let discards = effects.discards.drain(..).map(ApplyWork::Discard);
+        let entries = effects.apply.drain(..).map(RowWork::Entries);
+        let installs = effects.installs.drain(..).map(|task| RowWork::Install(Box::new(task)));
+        let discards = effects.discards.drain(..).map(RowWork::Discard);
         self.executor.queue(entries.chain(installs).chain(discards), out);
         goes_on()?;
         for envelope in effects.unknown.drain(..) {

@@ -2,7 +2,7 @@
 
 use flotilla_region::{Envelope, Event, PeerId, RegionId, Ticket};
 
-use super::{PassedSnapshots, SimEvent, SimWorld, TICK_US};
+use super::{SimEvent, SimWorld, TICK_US};
 use crate::event_queue::SimTime;
 use crate::layout;
 use crate::packet::{Packet, PacketBody, SnapshotPart};
@@ -44,9 +44,9 @@ impl SimWorld {
 
     /// Gives a greeting or a question to the network.
     pub(super) fn send_packet(&mut self, packet: Packet) {
-        if let (PassedSnapshots::Of(region), PacketBody::SnapshotPart { part, .. }) =
-            (self.passed_snapshots, &packet.body)
-            && matches!(part, SnapshotPart::Offer { envelope, .. } if envelope.region != region)
+        if let PacketBody::SnapshotPart { part: SnapshotPart::Offer { envelope, .. }, .. } =
+            &packet.body
+            && !self.network.passes_snapshots(envelope.region)
         {
             self.counts.lost += 1;
             return;

@@ -2,9 +2,9 @@
 
 use flotilla_region::{Descriptor, Event, RegionId, Role, Stats};
 
-use super::{PassedSnapshots, SimWorld};
+use super::SimWorld;
 use crate::executor::{InstallArrow, TaskDelays};
-use crate::network::Partition;
+use crate::network::{Partition, PassedSnapshots};
 use crate::node::SimNode;
 use crate::request::{ClientRequest, RequestBody, RequestOwner};
 
@@ -51,7 +51,7 @@ impl SimWorld {
 
     /// Lets some snapshots pass.
     pub(crate) fn pass_snapshots(&mut self, passed: PassedSnapshots) {
-        self.passed_snapshots = passed;
+        self.network.pass_snapshots(passed);
     }
 
     /// Nothing that `from` sends reaches `to`.

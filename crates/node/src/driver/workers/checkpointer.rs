@@ -66,8 +66,8 @@ impl CheckpointSignal {
         }
     }
 
-    /// Something waits for a durable root: the next checkpoint comes at once. If a full disk refuses
-    /// it, the one after that comes in its time.
+    /// Something waits for a durable root: the next checkpoint comes at once. If a full disk
+    /// refuses it, the one after that comes in its time.
     pub(crate) fn demand(&self) {
         let mut state = self.state.lock();
         (state.demanded, state.changed, state.urgent, state.woken) = (true, true, true, true);
