@@ -227,8 +227,8 @@ fn c24b_writes_and_a_split_are_under_way_when_a_snapshot_comes() {
 }
 
 /// C24c: a leader is cut off with a write that is in its log alone. The entries that others have
-/// committed meanwhile reach it by a snapshot: it does not learn the fate of the write, and does not
-/// refuse it.
+/// committed meanwhile reach it by a snapshot: it does not learn the fate of the write, and does
+/// not refuse it.
 #[test]
 fn c24c_a_deposed_leader_with_an_open_ticket_gets_a_snapshot() {
     let mut case = Scenario::with_short_logs(95);
