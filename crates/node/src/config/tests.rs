@@ -229,7 +229,8 @@ fn known(group: &str) -> Vec<String> {
 
 #[test]
 fn the_page_about_settings_has_all_of_them_and_no_others() {
-    const GROUPS: [&str; 6] = ["raft", "storage", "scrub", "split", "limits", "threads"];
+    const GROUPS: [&str; 7] =
+        ["raft", "storage", "scrub", "split", "snapshot", "limits", "threads"];
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     let page = fs::read_to_string(path).unwrap();
     let mut group = "";

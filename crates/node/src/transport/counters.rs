@@ -34,8 +34,7 @@ flotilla_base::metrics! { "transport",
         pub messages_dropped: u64 => Counter(None),
         /// Snapshots that were sent and staged at the other store.
         pub snapshots_sent: u64 => Counter(None),
-        /// Snapshots that were asked for and not sent: none of few places was free, the other store
-        /// refused, or the stream was lost.
+        /// Snapshots not sent: no place was free, the store refused, or the stream was lost.
         pub snapshots_unsent: u64 => Counter(None),
         /// Snapshots that came whole.
         pub snapshots_received: u64 => Counter(None),
