@@ -40,8 +40,8 @@ pub(crate) fn check_state(now: &ProgressNumbers) {
         ("handed out", now.handed_out, "persisted", now.persisted),
         ("committed", now.commit, "last", now.last),
         ("persisted", now.persisted, "last", now.last),
-        // Above it an entry may be replaced by one that some replica lacks, and the floor never goes
-        // back.
+        // Above it an entry may be replaced by one that some replica lacks, and the floor does not
+        // go back.
         ("floor", now.floor, "committed", now.commit),
     ];
     for (low_name, low, high_name, high) in order {

@@ -26,7 +26,6 @@
 //!   that the log here has lost an acknowledged entry ends the store, in words.
 //! - No message from another store makes it panic. A broken invariant of its own does, and must end
 //!   the process.
-//!
 //! - A replica without data is born before it votes, and a snapshot counts once a durable root has
 //!   its rows and the log is emptied behind it (docs/many-regions.md, R14 and R15).
 //! - The log is kept for replicas that lack it within bounds; beyond them they get a snapshot.
