@@ -242,12 +242,10 @@ impl Consensus {
         self.raw.raft.prs().get(peer.0).map(|progress| Index(progress.matched))
     }
 
-    /// The least of them all, the leader itself included. None if the replica does not lead.
-    pub(crate) fn matched_by_all(&self) -> Option<Index> {
-        if !self.is_leader() {
-            return None;
-        }
-        self.raw.raft.prs().iter().map(|(_, progress)| Index(progress.matched)).min()
+    /// The same of all replicas, the leader itself included.
+    pub(crate) fn matched_by_each(&self) -> impl Iterator<Item = (PeerId, Index)> + '_ {
+        let progresses = self.raw.raft.prs().iter();
+        progresses.map(|(peer, progress)| (PeerId(*peer), Index(progress.matched)))
     }
 
     fn set_election_timeout(&mut self) {

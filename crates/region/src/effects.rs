@@ -149,11 +149,11 @@ pub struct ReplicaBirth {
     pub peer: PeerId,
     /// The state that it starts with.
     pub hard_state: HardState,
-    /// What has made it.
+    /// Its maker.
     pub origin: BirthOrigin,
 }
 
-/// What has made a replica.
+/// The maker of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BirthOrigin {
     /// A split of a region here, whatever of it is in the durable rows.

@@ -1,8 +1,9 @@
 //! One replica of a key range and a shard of many, without IO.
 //!
 //! ```text
-//!    messages, proposals, reads,            messages, log writes, compactions, fetches,
-//!    completions, the time                  entries to apply, grants, rejections, leaders
+//!    messages, snapshots,                   messages, snapshots, log writes, compactions,
+//!    proposals, reads,                      fetches, entries to apply, installs,
+//!    completions, the time                  grants, rejections, leaders
 //!              │                                              ▲
 //!              ▼                                              │
 //!            Event ──► Shard::step ──► Replica ──► raft ──► Ready ──► Effects
@@ -25,9 +26,11 @@
 //!   that the log here has lost an acknowledged entry ends the store, in words.
 //! - No message from another store makes it panic. A broken invariant of its own does, and must end
 //!   the process.
+//! - A replica without data is born before it votes, and a snapshot counts once a durable root has
+//!   its rows and the log is emptied behind it (docs/many-regions.md, R14 and R15).
+//! - The log is kept for replicas that lack it within bounds; beyond them they get a snapshot.
 //!
-//! There are no membership changes, leader transfers and snapshots between stores yet. Until there
-//! are, a replica keeps every entry that any other one lacks.
+//! There are no membership changes and leader transfers yet.
 
 mod admin_command;
 mod admissions;
@@ -46,8 +49,10 @@ mod event;
 mod held_votes;
 mod ids;
 mod invariants;
+mod kept_logs;
 mod lease;
 mod log_fetches;
+mod log_marks;
 mod log_window;
 mod message;
 mod message_filter;

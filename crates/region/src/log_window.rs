@@ -17,6 +17,7 @@ use crate::config::WindowConfig;
 use crate::convert;
 use crate::ids::{Index, PeerId, Term};
 use crate::log_fetches::LogFetches;
+use crate::log_marks::LogMarks;
 use crate::recovered_replica::RecoveredReplica;
 use crate::snapshot_sends::SnapshotSends;
 
@@ -36,6 +37,8 @@ pub(crate) struct LogWindow {
     runs: Vec<(u64, u64)>,
     tail: VecDeque<Entry>,
     tail_bytes: u64,
+    /// Of the entries that were appended here, not of those that were found on disk and applied.
+    marks: LogMarks,
     last: u64,
     limits: WindowConfig,
     fetches: RefCell<LogFetches>,
@@ -62,6 +65,7 @@ impl LogWindow {
             truncated: (found.truncated.0.0, found.truncated.1.0),
             runs: found.terms.iter().map(|(index, term)| (index.0, term.0)).collect(),
             tail_bytes: tail.iter().map(entry_bytes).sum(),
+            marks: marks_of(&tail),
             tail,
             last: found.last.0,
             limits,
@@ -100,6 +104,7 @@ impl LogWindow {
         while self.tail.back().is_some_and(|entry| entry.index >= first) {
             let entry = self.tail.pop_back().expect("seen just now");
             self.tail_bytes -= entry_bytes(&entry);
+            self.marks.take_back(Index(entry.index), entry_bytes(&entry));
         }
         while self.runs.last().is_some_and(|run| run.0 >= first) {
             self.runs.pop();
@@ -109,6 +114,7 @@ impl LogWindow {
                 self.runs.push((entry.index, entry.term));
             }
             self.tail_bytes += entry_bytes(entry);
+            self.marks.add(Index(entry.index), entry_bytes(entry));
             self.last = entry.index;
             self.tail.push_back(entry.clone());
         }
@@ -136,8 +142,10 @@ impl LogWindow {
         self.truncated = (before.0, term.0);
         let ended = self.runs.partition_point(|run| run.0 <= first.0).saturating_sub(1);
         self.runs.drain(..ended);
+        self.marks.cut(before);
         if self.last == before.0 {
             self.runs.clear();
+            self.marks.clear();
         } else {
             self.runs[0].0 = first.0;
         }
@@ -156,8 +164,14 @@ impl LogWindow {
         self.truncated = (index.0, term.0);
         self.last = index.0;
         self.runs.clear();
+        self.marks.clear();
         self.tail.clear();
         self.tail_bytes = 0;
+    }
+
+    /// About the bytes on disk of the entries above `low` up to `high`.
+    pub(crate) fn log_bytes(&self, low: Index, high: Index) -> u64 {
+        self.marks.between(low, high, Index(self.last))
     }
 
     /// The bytes of the entries from `low` up to `high`, itself included, all in the window.
@@ -217,6 +231,12 @@ impl LogWindow {
         let grows = self.runs.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 < two[1].1);
         assert!(grows, "runs of terms out of order: {:?}", self.runs);
     }
+}
+
+fn marks_of(tail: &VecDeque<Entry>) -> LogMarks {
+    let mut marks = LogMarks::default();
+    tail.iter().for_each(|entry| marks.add(Index(entry.index), entry_bytes(entry)));
+    marks
 }
 
 /// The first entries until `bytes_max` is passed, but at least one.

@@ -123,7 +123,7 @@ pub struct Envelope {
     pub to: Peer,
     /// The sender's version of the region.
     pub epoch: Epoch,
-    /// All replicas have their logs on disk up to here; 0 if the sender does not know.
+    /// No replica that is waited for lacks an entry up to here; 0 if the sender does not know.
     pub gc_floor: Index,
     /// The range of the region, for a receiver that may not have the replica yet: on votes, and on
     /// messages of a leader to a replica that has not answered it.

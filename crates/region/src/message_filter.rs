@@ -112,7 +112,7 @@ pub(crate) fn check_unknown(envelope: &Envelope) -> Result<(), Refusal> {
         matches!(envelope.message.kind, MessageKind::RequestVote | MessageKind::RequestPreVote);
     let is_valid = has_valid_numbers(&envelope.message)
         && envelope.gc_floor.0 < NUMBER_MAX
-        && !(is_vote && !envelope.message.context.is_empty());
+        && (!is_vote || envelope.message.context.is_empty());
     if is_valid { Ok(()) } else { Err(Refusal::Malformed) }
 }
 

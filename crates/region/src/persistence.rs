@@ -56,6 +56,11 @@ impl EarlierWrites {
         self.last_number
     }
 
+    /// Whether all are on disk.
+    pub(crate) fn are_done(&self) -> bool {
+        self.persisted_number == self.last_number
+    }
+
     /// One is on disk, and all before it.
     pub(crate) fn persisted(&mut self, number: u64) {
         assert!(number <= self.last_number, "write {number} was never asked for");
@@ -79,6 +84,7 @@ impl InflightWrites {
     /// node.
     pub(crate) fn new(found_term: Term, earlier: EarlierWrites) -> InflightWrites {
         let EarlierWrites { last_number, persisted_number } = earlier;
+        assert!(persisted_number <= last_number, "write {persisted_number} was never asked for");
         let mut writes = InflightWrites {
             held: VecDeque::new(),
             persisted_term: found_term.0,

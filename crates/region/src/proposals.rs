@@ -187,19 +187,19 @@ impl ProposalQueue {
         self.queue.drain(..).for_each(|queued| reject(queued.ticket, why.clone()));
     }
 
-    /// Gives up the tickets up to this entry: a snapshot takes the place of the log there, and their
-    /// fate is not learned. Those above it wait on.
+    /// Gives up the tickets in the log, whose fate is open.
+    pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Ticket> + use<> {
+        self.proposed_count = 0;
+        std::mem::take(&mut self.proposed).into_values().flatten()
+    }
+
+    /// Gives up the tickets up to this entry: a snapshot takes the place of the log there, and does
+    /// not tell their fate. Those above it wait on.
     pub(crate) fn pass_over(&mut self, index: Index) -> impl Iterator<Item = Ticket> + use<> {
         let passed = self.proposed.extract_if(.., |place, _| place.0 <= index);
         let passed: Vec<Ticket> = passed.flat_map(|(_, tickets)| tickets).collect();
         self.proposed_count -= passed.len();
         passed.into_iter()
-    }
-
-    /// Gives up the tickets in the log, whose fate is open.
-    pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Ticket> + use<> {
-        self.proposed_count = 0;
-        std::mem::take(&mut self.proposed).into_values().flatten()
     }
 
     /// Checks the counts, and that no ticket waits at a place that was handed out.

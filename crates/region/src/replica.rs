@@ -14,9 +14,9 @@ use crate::compaction::Compactor;
 use crate::config::Config;
 use crate::consensus::Consensus;
 use crate::convert;
-use crate::descriptor::{Descriptor, KeyRange, Peer, RegionSize};
+use crate::descriptor::{Descriptor, Peer, RegionSize};
 use crate::effects::{
-    ApplyTask, Committed, Compaction, LostLog, ReadGrant, ReplicaBirth, RoleChange, WildTerm,
+    ApplyTask, Committed, LostLog, ReadGrant, ReplicaBirth, RoleChange, WildTerm,
 };
 use crate::entry::LogEntry;
 use crate::epoch::{self, ReplicaStanding};
@@ -36,6 +36,8 @@ use crate::split_policy::SplitPolicy;
 use crate::status::Status;
 use crate::step_context::StepContext;
 
+mod log_gc;
+mod sending;
 mod snapshots;
 mod splits;
 
@@ -55,12 +57,17 @@ pub(crate) struct Replica {
     outgoing: Vec<eraftpb::Message>,
     /// Births of replicas by a split of this step.
     births: Vec<ReplicaBirth>,
-    /// The term and the leader that the driver knows.
-    reported: (Term, Option<PeerId>),
-    /// Members whose wild terms were reported to the driver.
-    reported_wild_terms: BTreeSet<PeerId>,
+    reported: Reported,
     /// At the end of the last step.
     before: ProgressNumbers,
+}
+
+/// The last that the driver was told.
+struct Reported {
+    /// The term and the leader.
+    role: (Term, Option<PeerId>),
+    /// Members that have sent wild terms.
+    wild_terms: BTreeSet<PeerId>,
 }
 
 impl Replica {
@@ -88,8 +95,7 @@ impl Replica {
             split_policy: SplitPolicy::default(),
             outgoing: vec![],
             births: vec![],
-            reported: (term, None),
-            reported_wild_terms: BTreeSet::new(),
+            reported: Reported { role: (term, None), wild_terms: BTreeSet::new() },
             before: ProgressNumbers::default(),
             descriptor: found.descriptor,
         };
@@ -134,6 +140,7 @@ impl Replica {
         // Raft's own election timer needs no look at the promise: the same message of the leader
         // sets both anew, and the timer is never the shorter one.
         self.consensus.tick();
+        self.compactor.tick();
         let leader = self.leader();
         self.read_path.tick(leader, &mut self.consensus, step);
         self.want_split(step);
@@ -172,7 +179,7 @@ impl Replica {
                 step.effects.lost_logs.push(LostLog { region, from, acknowledged, last });
             }
             // Once for each member: it may repeat the message as often as it likes.
-            Refusal::WildTerm if self.reported_wild_terms.insert(from.id) => {
+            Refusal::WildTerm if self.reported.wild_terms.insert(from.id) => {
                 let (term, here) = (envelope.message.term, self.consensus.term());
                 step.effects.wild_terms.push(WildTerm { region, from, term, here });
             }
@@ -240,6 +247,7 @@ impl Replica {
         }
         let term = envelope.message.term;
         let mut message = envelope.message;
+        self.note_heard(from, &message);
         self.finish_acknowledged_snapshot(from, &message);
         if kind == MessageKind::Heartbeat && message.commit > self.consensus.last() {
             // Of an earlier term, or to a replica that has no term: raft must not see it.
@@ -392,15 +400,20 @@ impl Replica {
 
     /// Turns what came of the step's events into effects.
     ///
-    /// `has_unborn`: whether a split of this region, which made a replica here, is not applied again
-    /// yet.
+    /// `has_unborn`: whether a split of this region that made a replica here has to be repeated.
     pub(crate) fn finish(&mut self, has_unborn: bool, step: &mut StepContext<'_>) {
         if !self.is_installing() {
             self.finish_step(step);
-            self.note_numbers();
-            self.take_staged(has_unborn, step);
+            if self.install.is_staged() {
+                // As they are before the snapshot: they stay so until it is installed.
+                self.note_numbers();
+                self.take_staged(has_unborn, step);
+            }
         }
         self.reset_log(step);
+        if !self.is_installing() {
+            self.weigh_log(step);
+        }
         self.send(step);
         if !self.is_installing() {
             self.compact(step);
@@ -444,10 +457,10 @@ impl Replica {
     /// serve.
     fn notice_role(&mut self, step: &mut StepContext<'_>) {
         let (term, leader) = (self.consensus.term(), self.consensus.leader());
-        if (term, leader) == self.reported {
+        if (term, leader) == self.reported.role {
             return;
         }
-        self.reported = (term, leader);
+        self.reported.role = (term, leader);
         let leader = self.leader();
         let is_leader = self.consensus.is_leader();
         let region = self.descriptor.id;
@@ -455,6 +468,7 @@ impl Replica {
         let why = Reject::NotLeader { leader };
         self.read_path.restart(is_leader, &why, step);
         self.split_policy.restart();
+        self.compactor.restart();
         if !is_leader {
             // Only those that are not in the log: an entry of this leader may still be committed by
             // the next one, and a client that was refused would see its write happen.
@@ -500,64 +514,6 @@ impl Replica {
             let entries = entries.collect();
             step.effects.apply.push(ApplyTask { region, entries });
         }
-    }
-
-    /// Puts what raft wants sent into envelopes.
-    fn send(&mut self, step: &mut StepContext<'_>) {
-        // Only up to the commit index: an entry above may be on every disk and still be replaced,
-        // and the floor has to stay true under each later leader
-        // (docs/decisions/0004-log-gc-without-snapshots.md).
-        if let Some(floor) = self.consensus.matched_by_all() {
-            self.compactor.raise_floor(floor.min(self.consensus.commit()));
-        }
-        let mut outgoing = std::mem::take(&mut self.outgoing);
-        for message in outgoing.drain(..) {
-            // A member may have gone since.
-            let Some(to) = self.descriptor.peer(PeerId(message.to)) else { continue };
-            let metadata = message.get_snapshot().get_metadata();
-            let head = (Index(metadata.index), Term(metadata.term));
-            let message = convert::message_from_raft(message);
-            let envelope = Envelope {
-                region: self.descriptor.id,
-                from: self.me,
-                to,
-                epoch: self.descriptor.epoch,
-                gc_floor: self.compactor.floor(),
-                range: self.range_for(to.id, message.kind),
-                message,
-            };
-            if envelope.message.kind == MessageKind::Snapshot {
-                self.send_snapshot(envelope, head, step);
-            } else {
-                step.effects.messages.push(envelope);
-            }
-        }
-        // Its memory is used again.
-        self.outgoing = outgoing;
-    }
-
-    /// The range goes along where the receiver may not have the replica: its store then looks
-    /// whether it may be made.
-    fn range_for(&self, to: PeerId, kind: MessageKind) -> Option<Box<KeyRange>> {
-        let may_be_absent = match kind {
-            MessageKind::RequestVote | MessageKind::RequestPreVote => true,
-            // It has not answered in this term.
-            MessageKind::Append | MessageKind::Heartbeat => {
-                self.consensus.is_leader() && self.consensus.matched(to) == Some(Index(0))
-            }
-            _ => false,
-        };
-        may_be_absent.then(|| Box::new(self.descriptor.range()))
-    }
-
-    fn compact(&mut self, step: &mut StepContext<'_>) {
-        let window = self.consensus.window();
-        let (truncated, last) = (window.truncated(), window.last());
-        let plan = self.compactor.plan(truncated, self.consensus.applied_index(), last);
-        let Some(first) = plan else { return };
-        let term_before = self.consensus.window_mut().compact(first);
-        let region = self.descriptor.id;
-        step.effects.compact.push(Compaction { region, peer: self.me.id, first, term_before });
     }
 
     /// Gives back every ticket: those that had no effect through `reject`, those whose fate is

@@ -10,6 +10,7 @@ use crate::error::CreateReplicaError;
 use crate::event::Event;
 use crate::held_votes::HeldVotes;
 use crate::ids::{RegionId, Ticket, Time};
+use crate::kept_logs::KeptLogs;
 use crate::lease::Promise;
 use crate::message::{Envelope, MessageKind};
 use crate::persistence::EarlierWrites;
@@ -39,6 +40,7 @@ pub struct Shard {
     /// Votes that were asked of regions that are not here.
     held_votes: HeldVotes,
     timers: Timers,
+    kept_logs: KeptLogs,
     /// Regions with events since they were last finished.
     touched: Vec<RegionId>,
     now: Time,
@@ -68,6 +70,7 @@ impl Shard {
             admissions: Admissions::default(),
             held_votes: HeldVotes::default(),
             timers: Timers::default(),
+            kept_logs: KeptLogs::default(),
             touched: vec![],
             now: Time(0),
             stats: Stats::default(),
@@ -150,8 +153,23 @@ impl Shard {
             let has_unborn = slot.replica.has_staged_snapshot()
                 && self.unborn.values().any(|unborn| unborn.parent == region);
             slot.replica.finish(has_unborn, &mut step);
+            self.kept_logs.note(region, slot.replica.kept_log());
         }
         self.touched = touched;
+        self.give_up_logs(effects);
+    }
+
+    /// Keeps what is kept for other replicas within its bound.
+    fn give_up_logs(&mut self, effects: &mut Effects) {
+        let (now, config) = (self.now, &self.config);
+        let mut step = StepContext { now, config, effects, stats: &mut self.stats };
+        let bytes_max = config.window.log_kept_bytes_max;
+        while let Some(region) = self.kept_logs.next_to_give_up(bytes_max) {
+            let slot = self.replicas.get_mut(&region).expect("replicas here keep logs");
+            slot.replica.give_up_log(&mut step);
+            step.stats.logs_given_up += 1;
+            self.kept_logs.note(region, slot.replica.kept_log());
+        }
     }
 
     /// Revokes the lease reads of the last step, if it is too late to serve them: `served` is the

@@ -50,12 +50,9 @@ impl SnapshotInstall {
         matches!(self, Self::Rooting(_) | Self::Rooted(_) | Self::Resetting(_))
     }
 
-    /// Lets a snapshot wait. Returns a stage that is not needed: of the one that waited, or its own
-    /// if another is installed.
+    /// Lets a snapshot wait. Returns the stage of the one that waited before, which is not needed.
     pub(crate) fn stage(&mut self, staged: StagedSnapshot) -> Option<StageId> {
-        if self.is_installing() {
-            return Some(staged.stage);
-        }
+        assert!(!self.is_installing(), "a snapshot waits behind one that is installed");
         match std::mem::replace(self, Self::Staged(Box::new(staged))) {
             Self::Staged(older) => Some(older.stage),
             _ => None,
@@ -83,6 +80,8 @@ impl SnapshotInstall {
         assert!(matches!(self, Self::Idle), "two snapshots are installed at a time");
         let StagedSnapshot { mut envelope, stage } = staged;
         let head = *envelope.message.snapshot.take().expect("the filter asks for a head");
+        assert_eq!(hard_state.commit, head.index, "the rows hold what is committed");
+        assert!(head.term <= hard_state.term, "a log beyond the replica's own term");
         let task = InstallTask { peer, stage, head: head.clone(), hard_state };
         *self = Self::Rooting(Box::new(Installing { envelope, stage, head, hard_state }));
         task

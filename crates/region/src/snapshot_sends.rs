@@ -32,7 +32,9 @@ impl SnapshotSends {
     /// A snapshot goes to a follower: its number.
     pub(crate) fn begin(&mut self, to: PeerId, term: Term) -> u64 {
         self.last_number += 1;
-        self.pending.insert(to, (self.last_number, term));
+        let before = self.pending.insert(to, (self.last_number, term));
+        let before = before.map_or(Term(0), |(_, term)| term);
+        assert!(before <= term, "a snapshot of term {term} after one of term {before}");
         self.last_number
     }
 

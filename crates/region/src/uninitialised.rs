@@ -193,6 +193,7 @@ impl UninitialisedSlot {
     }
 
     fn raise_term(&mut self, term: Term) {
+        assert_eq!(self.hard_state.commit, Index(0), "it has committed nothing");
         if term > self.hard_state.term {
             self.hard_state = HardState { term, vote: None, commit: Index(0) };
             self.is_changed = true;
@@ -218,6 +219,9 @@ impl UninitialisedSlot {
 
     fn check_snapshot(&self, envelope: &Envelope) -> Result<(), Refusal> {
         self.check_ends(envelope)?;
+        if self.install.is_installing() {
+            return Err(Refusal::Installing);
+        }
         if envelope.message.kind != MessageKind::Snapshot {
             return Err(Refusal::Malformed);
         }
@@ -290,10 +294,11 @@ impl UninitialisedSlot {
         }
         match self.held.back_mut() {
             Some((_, messages)) => messages.append(&mut self.outgoing),
-            None => step.effects.messages.append(&mut self.outgoing),
-        }
-        if self.held.is_empty() {
-            self.install_staged(step);
+            None => {
+                assert!(self.writes.are_done(), "region {region}: a message before its write");
+                step.effects.messages.append(&mut self.outgoing);
+                self.install_staged(step);
+            }
         }
     }
 

@@ -111,6 +111,7 @@ pub(crate) fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
         window: WindowConfig {
             tail_bytes_max: choose(rng, &[0, 1_000, 64 << 10]) as u64,
             tail_count_max: choose(rng, &[1, 8, 128]),
+            ..WindowConfig::default()
         },
         ..Config::default()
     };

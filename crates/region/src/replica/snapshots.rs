@@ -36,6 +36,7 @@ impl Replica {
         envelope.message.snapshot = Some(Box::new(SnapshotHead { index, term, descriptor }));
         let to = envelope.to.id;
         let number = self.consensus.window_mut().snapshots().begin(to, sender_term);
+        self.compactor.note_snapshot(to, index);
         step.stats.snapshots_sent += 1;
         step.effects.snapshots.push(SnapshotSend { number, envelope });
     }
@@ -45,6 +46,7 @@ impl Replica {
         let term = self.consensus.term();
         if self.consensus.window_mut().snapshots().is_pending(to, number, term) {
             self.consensus.raise_pending_snapshot(to, index);
+            self.compactor.note_snapshot(to, index);
         }
     }
 
@@ -61,6 +63,9 @@ impl Replica {
         // The end of an older stream says nothing about the one that raft waits for.
         if self.consensus.window_mut().snapshots().end(to, number, term, ok, now) {
             self.consensus.report_snapshot(to, ok);
+            if !ok {
+                self.compactor.note_failed_snapshot(to);
+            }
         }
     }
 
@@ -95,6 +100,10 @@ impl Replica {
     }
 
     fn check_snapshot(&self, envelope: &Envelope) -> Result<(), Refusal> {
+        // Raft's numbers are those of the other snapshot already, and the log is not.
+        if self.is_installing() {
+            return Err(Refusal::Installing);
+        }
         if envelope.message.kind != MessageKind::Snapshot {
             return Err(Refusal::Malformed);
         }
@@ -130,7 +139,7 @@ impl Replica {
         // R15: a change that is heard behind the taking would hit the snapshot's configuration, and
         // a hard state that is written behind it says "committed" beside a log that ends below.
         // R15b: the rows of an unborn child lie in the range of its parent.
-        if has_unborn || !self.install.is_staged() || !self.is_at_rest() {
+        if has_unborn || !self.is_at_rest() {
             return;
         }
         let Some(staged) = self.install.take_staged() else { return };
@@ -155,7 +164,6 @@ impl Replica {
     fn begin_install(&mut self, staged: StagedSnapshot, step: &mut StepContext<'_>) {
         let hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
         let task = self.install.begin(self.me.id, staged, hard_state);
-        assert_eq!(hard_state.commit, task.head.index, "raft commits what it takes");
         // Before anything else is claimed: an entry of these may have been applied elsewhere.
         step.effects.undecided.extend(self.proposals.pass_over(task.head.index));
         let why = Reject::NotLeader { leader: self.leader() };
@@ -189,6 +197,10 @@ impl Replica {
     pub(super) fn end_install(&mut self, step: &mut StepContext<'_>) {
         let Some(installed) = self.install.end() else { return };
         let SnapshotHead { index, descriptor, .. } = installed.head;
+        let region = self.descriptor.id;
+        assert_eq!(self.consensus.persisted_index(), index, "region {region}: raft has the reset");
+        assert_eq!(descriptor.peer(self.me.id), Some(self.me), "region {region} without this");
+        assert!(index > self.applying.handed_out(), "region {region} goes back to {index}");
         self.consensus.applied(index);
         self.applying = ApplyProgress::new(index);
         self.compactor.raise_durable(index);

@@ -195,7 +195,7 @@ impl Shard {
             MessageKind::Append | MessageKind::Heartbeat => true,
             _ => false,
         };
-        // What is known of an unborn replica's region is in the log.
+        // An unborn replica has its state in the log, and waits for its split.
         let is_sound = message_filter::check_unknown(&envelope).is_ok();
         if may_make && is_sound && !self.unborn.contains_key(&region) {
             let is_asked = self.admissions.ask(region, self.now);

@@ -21,6 +21,8 @@ pub(super) struct Cluster {
     stage_count: u64,
     /// Milliseconds that a snapshot is under way.
     pub(super) snapshot_ms: u64,
+    /// Milliseconds until its sender hears of its end, at most.
+    pub(super) report_ms: u64,
     /// Tickets whose fate was not learned.
     pub(super) undecided: Vec<Ticket>,
     /// Messages under way, by arrival.
@@ -101,6 +103,7 @@ impl Cluster {
             streams: vec![],
             stage_count: 0,
             snapshot_ms: 10,
+            report_ms: 30,
             undecided: vec![],
             flying: BTreeMap::new(),
             sent_count: 0,
@@ -346,16 +349,18 @@ impl Cluster {
             SnapshotPhase::Sending(head, rows) => {
                 let (from, to) = (stream.from, envelope.to.store.0);
                 let is_cut = self.cut.contains(&(from.min(to), from.max(to)));
-                if is_cut || !self.is_up(to) || self.chance(self.loss_percent) {
+                let held = self.machines[&to].holds(&head.descriptor.range(), region);
+                if is_cut || !self.is_up(to) || held || self.chance(self.loss_percent) {
                     return Some((SnapshotPhase::Reporting(false), 1));
                 }
                 self.stage_count += 1;
                 let stage = StageId(self.stage_count);
                 let mut envelope = envelope.clone();
                 envelope.message.snapshot = Some(Box::new(head.clone()));
-                self.machines.get_mut(&to).unwrap().stages.insert(stage, rows.clone());
+                let staged = (head.descriptor.clone(), rows.clone());
+                self.machines.get_mut(&to).unwrap().stages.insert(stage, staged);
                 self.push(to, Event::SnapshotStaged { envelope, stage });
-                let ms = self.rng.u64(1..30);
+                let ms = self.rng.u64(self.report_ms / 2..=self.report_ms);
                 Some((SnapshotPhase::Reporting(true), ms))
             }
             SnapshotPhase::Reporting(ok) => {

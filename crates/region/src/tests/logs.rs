@@ -5,7 +5,8 @@ use super::machine::Answer;
 use crate::*;
 
 fn small_window() -> Config {
-    let window = WindowConfig { tail_bytes_max: 1 << 20, tail_count_max: 8 };
+    let window =
+        WindowConfig { tail_bytes_max: 1 << 20, tail_count_max: 8, ..WindowConfig::default() };
     Config { window, ..Config::default() }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Machine {
     /// Roots that are made for regions with a snapshot.
     rooting: VecDeque<(u64, RegionId)>,
     /// Snapshots that have arrived.
-    pub(super) stages: BTreeMap<StageId, Rows>,
+    pub(super) stages: BTreeMap<StageId, (Descriptor, Rows)>,
     pub(super) is_up: bool,
     /// Another one with each start.
     pub(super) life: u64,
@@ -288,15 +288,22 @@ impl Machine {
         self.disks.entry(region).or_insert_with(new).carry_out(work);
     }
 
+    /// Whether a part of the range is in another region here, or promised to its snapshot (R16).
+    pub(super) fn holds(&self, range: &KeyRange, region: RegionId) -> bool {
+        let before = |end: &Bytes, start: &Bytes| !end.is_empty() && end <= start;
+        let overlaps = |other: &Descriptor| {
+            other.id != region
+                && !before(&range.end, &other.start)
+                && !before(&other.end, &range.start)
+        };
+        let held = self.disks.values().filter(|disk| disk.has_data()).map(|disk| &disk.descriptor);
+        held.chain(self.stages.values().map(|(descriptor, _)| descriptor)).any(overlaps)
+    }
+
     /// Whether a message may make a replica: no region here holds a part of its range.
     fn answer(&self, envelope: Envelope) -> Event {
-        let overlaps = |range: &KeyRange, other: &Descriptor| {
-            let before = |end: &Bytes, start: &Bytes| !end.is_empty() && end <= start;
-            !before(&range.end, &other.start) && !before(&other.end, &range.start)
-        };
-        let is_free = envelope.range.as_ref().is_some_and(|range| {
-            !self.disks.values().any(|disk| disk.has_data() && overlaps(range, &disk.descriptor))
-        });
+        let range = envelope.range.as_deref();
+        let is_free = range.is_some_and(|range| !self.holds(range, envelope.region));
         if is_free {
             return Event::Admitted(envelope);
         }
@@ -307,17 +314,9 @@ impl Machine {
     fn install(&mut self, task: InstallTask) {
         let InstallTask { peer, stage, head, hard_state } = task;
         let region = head.descriptor.id;
-        let rows = self.stages.remove(&stage).expect("a stage is installed once");
+        let (_, rows) = self.stages.remove(&stage).expect("a stage is installed once");
         assert!(rows.keys().all(|key| head.descriptor.contains(key)));
-        let held = |disk: &Disk| {
-            let (a, b) = (&disk.descriptor, &head.descriptor);
-            let before = |end: &Bytes, start: &Bytes| !end.is_empty() && end <= start;
-            disk.has_data()
-                && a.id != region
-                && !before(&a.end, &b.start)
-                && !before(&b.end, &a.start)
-        };
-        assert!(!self.disks.values().any(held), "a row has two owners");
+        assert!(!self.holds(&head.descriptor.range(), region), "a row has two owners");
         let disk = self.disks.get_mut(&region).expect("it was born before");
         assert_eq!(disk.peer, peer);
         assert!(head.index > disk.applied.0 && head.term <= hard_state.term);
