@@ -87,6 +87,9 @@ fn settle(cluster: &mut Cluster) {
 
 fn story(seed: u64, ms: u64) -> Cluster {
     let mut cluster = Cluster::new(seed, config(seed));
+    if seed % 4 == 1 {
+        cluster.without_data_on(3);
+    }
     cluster.loss_percent = cluster.rng.u32(0..20);
     for step in 0..ms / 5 {
         if step % 40 == 0 {

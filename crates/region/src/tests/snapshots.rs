@@ -209,6 +209,21 @@ fn an_acknowledgement_ends_the_snapshot_and_a_lost_one_is_found_out() {
     }
 }
 
+/// The same of a replica without data, which has asked for its snapshot: raft forgets that with the
+/// report only.
+#[test]
+fn an_acknowledgement_of_the_first_snapshot_ends_it() {
+    let mut cluster = Cluster::new(9, Config::default());
+    cluster.without_data_on(3);
+    cluster.report_ms = 3000;
+    let leader = cluster.elect();
+    cluster.run_until("fed", |cluster| are_equal(cluster, 3, leader));
+    write(&mut cluster, leader, 20);
+    cluster.run_until("it follows", |cluster| are_equal(cluster, 3, leader));
+    cluster.run(4000);
+    assert_eq!(cluster.machines[&leader].shard.stats().snapshots_sent, 1);
+}
+
 /// A snapshot that fails is sent again, after a rest.
 #[test]
 fn a_snapshot_that_fails_is_sent_again_after_a_rest() {

@@ -97,7 +97,8 @@ fn a_replica_without_data_answers_as_an_empty_log_does() {
     }
     assert_eq!(answer(Kind::Append, 7, |e| e.to.id = PeerId(9)), None);
     assert_eq!(answer(Kind::Append, 7, |e| e.from.id = PeerId(0)), None);
-    assert_eq!(answer(Kind::RequestVote, 8, |e| e.message.context = "t".into()), None);
+    let forced = answer(Kind::RequestVote, 8, |e| e.message.context = "t".into());
+    assert_eq!(forced.map(|vote| vote.reject), Some(false), "it has made no promise");
     assert_eq!(answer(Kind::Append, 8, |_| {}).unwrap().term, Term(8));
 }
 
