@@ -301,3 +301,33 @@ fn c29_a_rolling_restart_needs_no_snapshot() {
     assert_eq!((seen.sent, seen.unsent, seen.installed), (0, 0, 0), "{seen:?}");
     case.finish();
 }
+
+/// C24d: the power goes at each arrow of the first installation of a replica that had no data. The
+/// entries that it acknowledges after the start outlive the next one.
+#[test]
+fn c24d_the_power_goes_inside_a_first_installation() {
+    for (nth, arrow) in InstallArrow::ALL.into_iter().enumerate() {
+        let mut case = Scenario::with_short_logs(110 + nth as u64);
+        let [away, _] = case.followers;
+        let child = split_while_away(&mut case, away, 1)[0];
+        case.world.pass_snapshots(PassedSnapshots::Of(DATA));
+        case.world.mend();
+        case.until("a replica without data", |world| {
+            world.nodes()[away].coverage().snapshots.uninitialised > 0
+        });
+        // The parent has been installed: the arrow is one of the child's.
+        case.world.cut_at_arrow(away, arrow);
+        case.world.pass_snapshots(PassedSnapshots::All);
+        case.until("the power loss", |world| !world.nodes()[away].is_running());
+        case.until("the child", |world| world.nodes()[away].status(child).is_some());
+        case.puts(child, 3);
+        case.all_are_level(child);
+        let before = case.status(away, child).unwrap();
+        case.world.lose_power_for(away, 10_000);
+        case.until("the end", |world| !world.nodes()[away].is_running());
+        case.until("the child", |world| world.nodes()[away].status(child).is_some());
+        let after = case.status(away, child).unwrap();
+        assert!(after.last >= before.last, "{arrow:?}: {before:?}, {after:?}");
+        case.finish();
+    }
+}
