@@ -147,12 +147,18 @@ async fn a_store_that_was_away_comes_back_by_a_snapshot_under_load() {
     log_is_let_go(&cluster, [0, 1], region, away).await;
     cluster.restart(2).await.unwrap();
     let endpoint = cluster.endpoints()[2].clone();
-    until(async || match counter(&endpoint, "raft", "snapshots_installed").await {
-        0 => Err("no snapshot was installed".to_owned()),
+    until(async || match counter(&endpoint, "transport", "snapshots_received").await {
+        0 => Err("no snapshot has come".to_owned()),
         _ => Ok(()),
     })
     .await;
-    assert!(counter(&endpoint, "transport", "snapshots_received").await > 0);
+    // Installed, and caught up with the log behind it.
+    let now = replicas(&cluster.endpoints()[0]).await[&region].applied;
+    until(async || match replicas(&endpoint).await.get(&region) {
+        Some(replica) if replica.applied >= now => Ok(()),
+        found => Err(format!("entry {now} is not applied: {found:?}")),
+    })
+    .await;
     stop.store(true, Ordering::Relaxed);
     while let Some(worker) = workers.join_next().await {
         worker.unwrap();
