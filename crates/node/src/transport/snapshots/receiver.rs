@@ -185,7 +185,9 @@ struct ReceivingGuard<'a> {
 impl<'a> ReceivingGuard<'a> {
     /// None if one comes already.
     fn enter(regions: &'a Mutex<BTreeSet<RegionId>>, region: RegionId) -> Option<Self> {
-        regions.lock().insert(region).then_some(Self { regions, region })
+        let is_first = regions.lock().insert(region);
+        // A guard is made only for the first: its drop takes the place back.
+        is_first.then(|| Self { regions, region })
     }
 }
 
