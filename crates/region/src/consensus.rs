@@ -218,6 +218,11 @@ impl Consensus {
         Index(self.raw.raft.raft_log.committed)
     }
 
+    /// The term of the last committed entry, which the window may not have yet.
+    pub(crate) fn commit_term(&self) -> Term {
+        Term(self.raw.raft.raft_log.commit_info().1)
+    }
+
     pub(crate) fn persisted_index(&self) -> Index {
         Index(self.raw.raft.raft_log.persisted)
     }

@@ -117,11 +117,8 @@ impl Replica {
         if self.consensus.is_leader() && envelope.message.term == term {
             return Err(Refusal::Malformed);
         }
-        let commit = self.consensus.commit();
-        let commit_term = self.consensus.window().term_of(commit);
-        let commit_term = commit_term.expect("the log begins at the commit index or below");
-        let descriptor = &self.descriptor;
-        let view = SnapshotView { descriptor, committed: (commit, commit_term) };
+        let committed = (self.consensus.commit(), self.consensus.commit_term());
+        let view = SnapshotView { descriptor: &self.descriptor, committed };
         snapshot_filter::compare(head, &view)
     }
 

@@ -226,3 +226,115 @@ fn a_wild_term_is_refused_and_told_once() {
     assert_eq!(cluster.elect(), 1);
     assert_eq!(cluster.status(2).term, Term(1), "everything goes on");
 }
+
+/// A snapshot's message as a member gone mad may send it.
+fn staged(rng: &mut fastrand::Rng, stage: u64) -> Event {
+    let mut region = descriptor(3);
+    region.epoch = Epoch { conf_version: rng.u64(0..3), version: rng.u64(0..4) };
+    match rng.u32(0..20) {
+        0 => region.id = RegionId(8),
+        1 => region.space = Space::System,
+        2 => region.peers.truncate(rng.usize(0..3)),
+        3 => region.peers[rng.usize(0..3)] = peer(rng.u64(0..5)),
+        _ => {}
+    }
+    let mut near = |end| if rng.u32(0..8) == 0 { number(rng) } else { rng.u64(1..end) };
+    let (index, term, sender_term) = (Index(near(100)), Term(near(6)), Term(near(40)));
+    let head = SnapshotHead { index, term, descriptor: region };
+    let mut message = Message { kind: MessageKind::Snapshot, ..message(rng) };
+    if rng.u32(0..10) > 0 {
+        message = Message {
+            kind: MessageKind::Snapshot,
+            term: sender_term,
+            snapshot: Some(Box::new(head)),
+            ..Message::default()
+        };
+    }
+    let envelope = Envelope {
+        region: REGION,
+        from: peer([1, 2, 3, 9][rng.usize(0..4)]),
+        to: peer(if rng.u32(0..20) == 0 { 9 } else { 3 }),
+        epoch: Epoch::default(),
+        gc_floor: Index(0),
+        range: None,
+        message,
+    };
+    Event::SnapshotStaged { envelope, stage: StageId(stage) }
+}
+
+/// The answers of a driver to effects.
+fn answers(effects: &mut Effects, rng: &mut fastrand::Rng) -> Vec<Event> {
+    let region = REGION;
+    let mut events = vec![];
+    let persisted = |write: LogWrite| Event::Persisted { region, number: write.number };
+    events.extend(effects.log.drain(..).map(persisted));
+    events.extend(effects.apply.drain(..).map(|task| {
+        let index = task.entries.last().unwrap().entry.index;
+        Event::Applied { region, index, changes: vec![], size: None }
+    }));
+    events.extend(effects.installs.drain(..).map(|task| {
+        let (applied, installed) = (task.head.index, Some(task.stage));
+        Event::Checkpointed { region, applied, installed }
+    }));
+    let failed = |fetch: LogFetch| Event::FetchFailed { region, context: fetch.context };
+    events.extend(effects.fetches.drain(..).map(failed));
+    for send in effects.snapshots.drain(..) {
+        let SnapshotSend { number, envelope } = send;
+        let (to, index) = (envelope.to.id, envelope.message.snapshot.unwrap().index);
+        events.push(Event::SnapshotBegun { region, to, number, index });
+        events.push(Event::SnapshotSent { region, to, number, ok: rng.bool() });
+    }
+    for envelope in effects.unknown.drain(..) {
+        let why = NotAdmitted::Held;
+        let refused = Event::NotAdmitted { envelope: envelope.clone(), why };
+        events.push(if rng.bool() { Event::Admitted(envelope) } else { refused });
+    }
+    events
+}
+
+/// Snapshots, votes and entries of a member gone mad, for a replica that has data and for one that
+/// has none. Each stage is installed or discarded, once.
+#[test]
+fn no_snapshot_panics() {
+    let mut installed = 0;
+    for seed in 0..400 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut shard = Shard::new(Config { seed, ..Config::default() });
+        if seed % 3 > 0 {
+            let found = RecoveredReplica::fresh(descriptor(3), peer(3).id);
+            shard.create(Time(0), found, false).unwrap();
+        }
+        let (mut now, mut stages, mut ended) = (Time(0), 0, 0);
+        let mut work = std::collections::VecDeque::new();
+        for _ in 0..400 {
+            let mut events = vec![];
+            match rng.u32(0..6) {
+                0 => {
+                    stages += 1;
+                    events.push(staged(&mut rng, stages));
+                }
+                1 | 2 => events.push(Event::Message(Envelope {
+                    region: REGION,
+                    from: peer(rng.u64(1..3)),
+                    to: peer(3),
+                    epoch: Epoch::default(),
+                    gc_floor: Index(rng.u64(0..20)),
+                    range: None,
+                    message: message(&mut rng),
+                })),
+                3 => events.push(Event::Campaign { region: REGION }),
+                _ => events.extend(work.drain(..rng.usize(0..=work.len()))),
+            }
+            now = now.after_ms(rng.u64(0..30));
+            let mut effects = Effects::default();
+            shard.step(now, events.into_iter(), &mut effects);
+            shard.check_invariants();
+            ended += effects.discards.len() as u64 + effects.installs.len() as u64;
+            installed += effects.installs.len();
+            work.extend(answers(&mut effects, &mut rng));
+        }
+        // All but the one that may wait.
+        assert!(stages - ended <= 1, "seed {seed}: of {stages} stages {ended} came back");
+    }
+    assert!(installed > 300, "only {installed} snapshots were installed");
+}

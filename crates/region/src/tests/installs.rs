@@ -154,3 +154,16 @@ fn a_replica_with_an_unborn_child_takes_no_snapshot() {
     single.now += 50;
     assert_eq!(single.step(vec![]).installs.len(), 1, "born: now it may");
 }
+
+/// Entries and the snapshot in one step: raft's log is ahead of what is written.
+#[test]
+fn a_snapshot_may_come_in_the_step_of_the_entries_that_it_is_compared_with() {
+    let (mut single, applying) = follower();
+    single.step(persisted(&applying).into_iter().chain([applied(1)]).collect());
+    let entries = Event::Message(append(1, 1, &[(2, 1), (3, 1)], 3));
+    let waiting = single.step(vec![entries, staged(1, 20, 1)]);
+    assert_eq!((waiting.installs.len(), waiting.log.len()), (0, 1));
+    let applying = single.step(persisted(&waiting));
+    assert_eq!(applying.apply[0].entries.len(), 2);
+    assert_eq!(single.step(vec![applied(3)]).installs.len(), 1);
+}
