@@ -44,14 +44,16 @@ impl RangeMap {
     }
 
     /// Promises a range to a region, unless another one holds a part of it or was promised one: the
-    /// error names that.
+    /// error names that. It names the region itself if that was promised a range already.
     pub(crate) fn promise(&self, region: RegionId, range: KeyRange) -> Result<(), RegionId> {
         let mut ranges = self.ranges.lock();
+        if ranges.promised.contains_key(&region) {
+            return Err(region);
+        }
         if let Some(holder) = ranges.holder(&range, Some(region)) {
             return Err(holder);
         }
-        let before = ranges.promised.insert(region, range);
-        assert!(before.is_none(), "region {region} was promised {before:?} already");
+        ranges.promised.insert(region, range);
         Ok(())
     }
 
@@ -215,6 +217,7 @@ mod tests {
         assert_eq!(map.promise(RegionId(5), range("c", "e")), Err(RegionId(1)));
         map.promise(RegionId(5), range("d", "f")).unwrap();
         assert_eq!(map.promise(RegionId(6), range("e", "g")), Err(RegionId(5)));
+        assert_eq!(map.promise(RegionId(5), range("d", "e")), Err(RegionId(5)), "a second one");
         assert_eq!(map.holder(&range("a", "b"), None), None);
         assert_eq!(map.holder(&range("e", ""), None), Some(RegionId(5)));
         map.withdraw(RegionId(5));

@@ -163,12 +163,13 @@ impl Store {
     /// after a crash or not at all. Does not wait for the disk: wait for the commit, or call
     /// [`Store::flush_log`].
     ///
-    /// Durable once the commit is, if any of the writes asks for it.
+    /// Durable once the commit is, if any of the writes asks for it or a birth is by a message.
     ///
     /// # Panics
     ///
-    /// If entries come without a hard state, or if a compaction would take entries that the last
-    /// durable checkpoint has not applied.
+    /// If entries come without a hard state; if a compaction would take entries that the last
+    /// durable checkpoint has not applied, or a reset comes before the checkpoint that has the
+    /// snapshot; if anything else is written between a snapshot and the reset.
     pub fn write_log(
         &self,
         writes: &[LogWrite],

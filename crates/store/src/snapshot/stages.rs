@@ -94,7 +94,9 @@ impl SnapshotStages {
             return Ok(StageOffer::Busy);
         }
         if let Err(holder) = ranges.promise(region, head.descriptor.range()) {
-            return Ok(StageOffer::Held(holder));
+            // One of the region itself is being installed.
+            let is_own = holder == region;
+            return Ok(if is_own { StageOffer::Busy } else { StageOffer::Held(holder) });
         }
         table.last += 1;
         let id = StageId(table.last);

@@ -210,7 +210,7 @@ impl History {
     }
 
     /// A snapshot takes the place of a replica whose writes are on disk and whose committed entries
-    /// are applied. What it brings is committed elsewhere.
+    /// are applied. Its entries were committed elsewhere.
     fn take_snapshot(&mut self) -> Result<(), Down> {
         self.flush()?;
         let region = self.any_region();
