@@ -76,6 +76,8 @@ impl SnapshotStager {
     ) -> Result<u64, Refusal> {
         let stage = self.begin(&envelope, size)?;
         let mut guard = StageGuard { store: &self.store, stage: Some(stage) };
+        let from = envelope.from.store;
+        tracing::info!(region = %envelope.region, %from, bytes = size.bytes, "a snapshot comes");
         self.answer(SnapshotOutcome::SnapshotGo, 0, String::new());
         let (mut number, mut bytes) = (0, 0);
         let end = loop {
