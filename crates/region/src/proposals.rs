@@ -202,6 +202,17 @@ impl ProposalQueue {
         passed.into_iter()
     }
 
+    /// Rejects the tickets of terms before that of a committed entry, all of which are above it:
+    /// terms grow along a log, so their entries never will be committed. Without this they would
+    /// wait until the log has grown as far.
+    pub(crate) fn reject_former(&mut self, term: Term, mut reject: impl FnMut(Ticket, Reject)) {
+        self.committed_term = self.committed_term.max(term);
+        let lost = self.proposed.extract_if(.., |place, _| place.1 < term);
+        let lost: Vec<Ticket> = lost.flat_map(|(_, tickets)| tickets).collect();
+        self.proposed_count -= lost.len();
+        lost.into_iter().for_each(|ticket| reject(ticket, Reject::StaleCommand));
+    }
+
     /// Checks the counts, and that no ticket waits at a place that was handed out.
     pub(crate) fn check(&self, handed_out: Index) {
         let bytes: usize = self.queue.iter().map(|queued| queued.command.len()).sum();
@@ -229,6 +240,21 @@ mod tests {
             proposals.admit(Ticket(ticket), 1, command, config).unwrap();
         }
         proposals
+    }
+
+    #[test]
+    fn behind_a_snapshot_of_a_later_term_nothing_waits_for_a_former_one() {
+        let mut proposals = queue(&Config::default(), &[1, 1, 1]);
+        for (index, term) in [(4, 2), (5, 2), (9, 3)] {
+            proposals.place(Index(index), Term(term), 1);
+        }
+        assert_eq!(proposals.pass_over(Index(4)).collect::<Vec<_>>(), [Ticket(1)]);
+        let mut rejected = vec![];
+        proposals.reject_former(Term(3), |ticket, why| rejected.push((ticket, why)));
+        assert_eq!(rejected, [(Ticket(2), Reject::StaleCommand)]);
+        proposals.check(Index(4));
+        let tickets = proposals.take_tickets(Index(9), Term(3), |_, _| panic!("it was rejected"));
+        assert_eq!(tickets, [Ticket(3)]);
     }
 
     #[test]

@@ -116,7 +116,6 @@ pub(crate) fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
             // So little in most runs that a store which was away needs snapshots.
             log_kept_region_bytes: choose(&mut later, &[0, 500, 4_000, 64 << 20]) as u64,
             log_kept_bytes_max: choose(&mut later, &[500, 16_000, 1 << 30]) as u64,
-            ..WindowConfig::default()
         },
         ..Config::default()
     };

@@ -163,6 +163,8 @@ impl Replica {
         let task = self.install.begin(self.me.id, staged, hard_state);
         // Before anything else is claimed: an entry of these may have been applied elsewhere.
         step.effects.undecided.extend(self.proposals.pass_over(task.head.index));
+        let rejected = &mut step.effects.rejected;
+        self.proposals.reject_former(task.head.term, |ticket, why| rejected.push((ticket, why)));
         let why = Reject::NotLeader { leader: self.leader() };
         self.read_path.drain(&why, step);
         step.effects.installs.push(task);
