@@ -13,7 +13,7 @@ use crate::task::StopReason;
 use crate::world::SimWorld;
 
 /// Simulated time within which a healed cluster must do what it is asked.
-const CALM_US_MAX: u64 = 30_000_000;
+const CALM_US_MAX: u64 = 60_000_000;
 /// Events between two looks at whether it has.
 const LOOK_EVERY: usize = 64;
 

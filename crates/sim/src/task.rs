@@ -36,8 +36,10 @@ pub(crate) enum Task {
     Checkpoint,
     /// Look whether the replica that a message is for may be made.
     Admit(Box<Envelope>),
-    /// Begin to send a snapshot.
+    /// Send a snapshot when its turn comes.
     SendSnapshot(Box<SnapshotSend>),
+    /// Begin to send those whose turn it is.
+    SendSnapshots,
     /// Give up a snapshot that is sent.
     EndSending(u64),
     /// Give up a snapshot that comes.
@@ -65,6 +67,7 @@ impl Task {
             Self::SendSnapshot(_) => 15,
             Self::EndSending(_) => 16,
             Self::EndReceiving(_) => 17,
+            Self::SendSnapshots => 18,
         }
     }
 }

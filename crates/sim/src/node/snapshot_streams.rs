@@ -1,8 +1,8 @@
 //! The streams of snapshots of one start of a store.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use flotilla_region::{Envelope, Event, PeerId, RegionId, StageId};
+use flotilla_region::{Envelope, Event, PeerId, RegionId, SnapshotSend, StageId};
 use flotilla_store::SnapshotReader;
 
 use crate::coverage::SnapshotCoverage;
@@ -14,6 +14,8 @@ pub(super) struct SnapshotStreams {
     pub(super) incarnation: u64,
     pub(super) chunk_bytes: usize,
     pub(super) begun: u64,
+    /// Snapshots that wait for their turn.
+    pub(super) waiting: VecDeque<SnapshotSend>,
     pub(super) outgoing: BTreeMap<u64, Outgoing>,
     pub(super) incoming: BTreeMap<StreamId, Incoming>,
     /// Streams that came and have ended: late parts of them change nothing.
@@ -58,6 +60,7 @@ impl SnapshotStreams {
             incarnation,
             chunk_bytes,
             begun: 0,
+            waiting: VecDeque::new(),
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
             ended: BTreeSet::new(),
@@ -67,6 +70,6 @@ impl SnapshotStreams {
 
     /// How many there are, both ways.
     pub(super) fn count(&self) -> usize {
-        self.outgoing.len() + self.incoming.len()
+        self.waiting.len() + self.outgoing.len() + self.incoming.len()
     }
 }

@@ -17,30 +17,49 @@ use crate::layout;
 use crate::packet::{Packet, PacketBody, SnapshotPart, SnapshotVerdict, StreamId};
 use crate::task::{Outbox, Task};
 
-/// Streams in each direction.
-const STREAMS_MAX: usize = 2;
+/// Snapshots that are sent at a time; others wait in their order.
+const SENT_MAX: usize = 2;
+/// Snapshots that come at a time; others are refused.
+const RECEIVED_MAX: usize = 4;
 /// Chunks that were sent and are not acknowledged.
 const CHUNKS_IN_FLIGHT: u64 = 4;
 /// A stream is given up after this.
 const STREAM_US_MAX: u64 = 2_000_000;
 
 impl RunningStore {
+    /// Sends a snapshot when its turn comes.
+    ///
+    /// # Errors
+    ///
+    /// The rows cannot be read.
+    pub(super) fn queue_snapshot(
+        &mut self,
+        send: SnapshotSend,
+        out: &mut Outbox,
+    ) -> Result<(), ReadError> {
+        self.streams.waiting.push_back(send);
+        self.begin_snapshots(out)
+    }
+
+    pub(super) fn begin_snapshots(&mut self, out: &mut Outbox) -> Result<(), ReadError> {
+        while self.streams.outgoing.len() < SENT_MAX {
+            let Some(send) = self.streams.waiting.pop_front() else { break };
+            self.begin_snapshot(send, out)?;
+        }
+        Ok(())
+    }
+
     /// Begins to send a snapshot, or reports that it is not sent.
     ///
     /// # Errors
     ///
     /// The rows cannot be read.
-    pub(super) fn begin_snapshot(
-        &mut self,
-        send: SnapshotSend,
-        out: &mut Outbox,
-    ) -> Result<(), ReadError> {
+    fn begin_snapshot(&mut self, send: SnapshotSend, out: &mut Outbox) -> Result<(), ReadError> {
         let SnapshotSend { number, mut envelope } = send;
         let (region, to) = (envelope.region, envelope.to.id);
         let place = layout::place(envelope.to.store);
         let refused = Event::SnapshotSent { region, to, number, ok: false };
-        let is_free = self.streams.outgoing.len() < STREAMS_MAX;
-        let reader = match is_free && self.handshakes.is_linked(place) {
+        let reader = match self.handshakes.is_linked(place) {
             false => None,
             true => benign(self.executor.store().open_snapshot(region))?,
         };
@@ -151,6 +170,8 @@ impl RunningStore {
         if let Some(outgoing) = self.streams.outgoing.remove(&stream) {
             self.streams.coverage.unsent += u64::from(!ok);
             self.post_later(outgoing.report(ok), out);
+            // A task of its own: it may read the disk.
+            out.tasks.push((self.executor.notify_delay_us(), Task::SendSnapshots));
         }
     }
 
@@ -218,7 +239,7 @@ impl RunningStore {
         out: &mut Outbox,
     ) {
         let head = envelope.message.snapshot.as_ref().expect("the sender has put it in");
-        let is_free = self.streams.incoming.len() < STREAMS_MAX;
+        let is_free = self.streams.incoming.len() < RECEIVED_MAX;
         let offered =
             is_free.then(|| self.executor.store().begin_stage(envelope.to.id, head, size));
         let Some(Ok(StageOffer::Go(stage))) = offered else {

@@ -88,6 +88,7 @@ impl SimNode {
             Task::Checkpoint
             | Task::Admit(_)
             | Task::SendSnapshot(_)
+            | Task::SendSnapshots
             | Task::EndSending(_)
             | Task::EndReceiving(_) => return self.work_for_snapshot(task, out),
             Task::DispatchEffects => {
@@ -109,7 +110,10 @@ impl SimNode {
             Task::Checkpoint => running.executor.checkpoint(out),
             Task::Admit(envelope) => running.executor.admit(*envelope, out),
             Task::SendSnapshot(send) => {
-                return running.begin_snapshot(*send, out).map_err(|error| self.unread(&error));
+                return running.queue_snapshot(*send, out).map_err(|error| self.unread(&error));
+            }
+            Task::SendSnapshots => {
+                return running.begin_snapshots(out).map_err(|error| self.unread(&error));
             }
             Task::EndSending(stream) => {
                 running.end_outgoing(stream, false, out);

@@ -29,6 +29,9 @@ use crate::transport::counters::TransportCounters;
 /// A sender that is silent for this long is given up, for it holds one of few places.
 const PART_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// An offer waits so long for a place: less than its sender keeps its view for.
+const SLOT_WAIT: Duration = Duration::from_secs(5);
+
 /// Answers that wait for their connection at most: those to the chunks that are under way.
 const ANSWERS_MAX: usize = 8;
 
@@ -87,7 +90,8 @@ impl SnapshotReceiver {
         let size = RegionSize { keys: offer.rows, bytes: offer.bytes };
         let envelope = self.check(offer)?;
         let region = envelope.region;
-        let Ok(_slot) = self.slots.try_acquire() else {
+        let slot = tokio::time::timeout(SLOT_WAIT, self.slots.acquire()).await;
+        let Ok(Ok(_slot)) = slot else {
             return refuse(answers, "as many snapshots come as may").await;
         };
         let Some(_receiving) = ReceivingGuard::enter(&self.regions, region) else {

@@ -8,7 +8,7 @@ use flotilla_proto::peers::peers_client::PeersClient;
 use flotilla_proto::peers::{SnapshotOutcome, SnapshotPart, SnapshotVerdict};
 use flotilla_region::{Envelope, Event, PeerId, RegionId, SnapshotSend, StoreId};
 use flotilla_store::{SnapshotEnd, Store};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -28,6 +28,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// A snapshot waits so long for a place. When a store comes back, all its regions may want one at
+/// the same time: those that were refused at once would ask again ever later, and places be free
+/// meanwhile.
+const SLOT_WAIT: Duration = Duration::from_secs(10);
+
 /// A stream is given up after this, and the time that its bytes take at the least rate: a view that
 /// is read so slowly keeps too many pages from being used again.
 const DEADLINE_LEAST: Duration = Duration::from_secs(30);
@@ -40,13 +45,13 @@ pub(crate) struct SnapshotSender {
     mailboxes: Mailboxes,
     counts: Arc<TransportCounters>,
     rate: ByteRate,
-    slots: Arc<Semaphore>,
+    slots: Semaphore,
 }
 
 /// Why a snapshot was not sent.
 #[derive(Debug, thiserror::Error)]
 enum SendError {
-    #[error("as many are sent as may be")]
+    #[error("as many are sent as may be, for a long time")]
     NoSlot,
     #[error("its rows cannot be read: {0}")]
     Source(String),
@@ -71,7 +76,7 @@ impl SnapshotSender {
         counts: Arc<TransportCounters>,
         bytes_per_s: u64,
     ) -> Self {
-        let slots = Arc::new(Semaphore::new(STREAMS_MAX));
+        let slots = Semaphore::new(STREAMS_MAX);
         let rate = ByteRate::new(bytes_per_s);
         Self { membership, store, mailboxes, counts, rate, slots }
     }
@@ -83,14 +88,10 @@ impl SnapshotSender {
         while let Some(send) = wanted.recv().await {
             while streams.try_join_next().is_some() {}
             let mut report = SendReport::new(&sender.mailboxes, &send);
-            // The region hears at once, and asks again later: its rows will be newer then.
-            let Ok(slot) = Arc::clone(&sender.slots).try_acquire_owned() else {
-                sender.note(&report, &Err(SendError::NoSlot));
-                continue;
-            };
             let sender = Arc::clone(&sender);
+            // Tasks that wait are few: a region has one snapshot for each of its replicas.
             streams.spawn(async move {
-                let sent = sender.send(send, &report, slot).await;
+                let sent = sender.send(send, &report).await;
                 report.ok = sent.is_ok();
                 sender.note(&report, &sent);
             });
@@ -109,12 +110,10 @@ impl SnapshotSender {
         self.counts.count_snapshot_sent(sent.as_ref().ok().copied());
     }
 
-    async fn send(
-        &self,
-        send: SnapshotSend,
-        report: &SendReport,
-        _slot: OwnedSemaphorePermit,
-    ) -> Result<u64, SendError> {
+    async fn send(&self, send: SnapshotSend, report: &SendReport) -> Result<u64, SendError> {
+        // In the order in which they were asked for.
+        let slot = tokio::time::timeout(SLOT_WAIT, self.slots.acquire()).await;
+        let Ok(Ok(_slot)) = slot else { return Err(SendError::NoSlot) };
         let mut envelope = send.envelope;
         let region = envelope.region;
         let source = SnapshotSource::open(Arc::clone(&self.store), region);
