@@ -59,8 +59,8 @@ impl SnapshotReader {
         self.total
     }
 
-    /// The next rows, in the order of their keys: as many as take `bytes_max` bytes, but at least
-    /// one; `None` behind the last.
+    /// The next rows, in the order of their keys: as many as take `bytes_max` bytes, and 4 MiB at
+    /// most, but at least one; `None` behind the last.
     ///
     /// # Errors
     ///
