@@ -41,9 +41,9 @@ flotilla_base::metrics! { "transport",
         /// Snapshots that were offered and did not come whole.
         pub snapshots_refused: u64 => Counter(None),
         /// Bytes of snapshots that were sent whole.
-        pub snapshot_bytes_sent: u64 => Counter(Bytes),
+        pub snapshot_bytes_sent: u64 => Counter(Bytes, "snapshot_sent_bytes"),
         /// Bytes of snapshots that came whole.
-        pub snapshot_bytes_received: u64 => Counter(Bytes),
+        pub snapshot_bytes_received: u64 => Counter(Bytes, "snapshot_received_bytes"),
     }
 }
 
