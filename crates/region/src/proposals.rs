@@ -194,23 +194,26 @@ impl ProposalQueue {
     }
 
     /// Gives up the tickets up to this entry: a snapshot takes the place of the log there, and does
-    /// not tell their fate. Those above it wait on.
-    pub(crate) fn pass_over(&mut self, index: Index) -> impl Iterator<Item = Ticket> + use<> {
-        let passed = self.proposed.extract_if(.., |place, _| place.0 <= index);
-        let passed: Vec<Ticket> = passed.flat_map(|(_, tickets)| tickets).collect();
-        self.proposed_count -= passed.len();
-        passed.into_iter()
-    }
-
-    /// Rejects the tickets of terms before that of a committed entry, all of which are above it:
-    /// terms grow along a log, so their entries never will be committed. Without this they would
-    /// wait until the log has grown as far.
-    pub(crate) fn reject_former(&mut self, term: Term, mut reject: impl FnMut(Ticket, Reject)) {
-        self.committed_term = self.committed_term.max(term);
-        let lost = self.proposed.extract_if(.., |place, _| place.1 < term);
-        let lost: Vec<Ticket> = lost.flat_map(|(_, tickets)| tickets).collect();
-        self.proposed_count -= lost.len();
+    /// not tell their fate. Those above it are rejected if they are of a former term, for terms grow
+    /// along a log; the others wait on.
+    pub(crate) fn pass_over(
+        &mut self,
+        index: Index,
+        term: Term,
+        mut reject: impl FnMut(Ticket, Reject),
+    ) -> Vec<Ticket> {
+        assert!(term >= self.committed_term, "term {term} after {}", self.committed_term);
+        self.committed_term = term;
+        let tickets = |places: Vec<(_, Vec<Ticket>)>| -> Vec<Ticket> {
+            places.into_iter().flat_map(|(_, tickets)| tickets).collect()
+        };
+        let passed = self.proposed.extract_if(.., |place, _| place.0 <= index).collect();
+        let lost = self.proposed.extract_if(.., |place, _| place.1 < term).collect();
+        let (passed, lost) = (tickets(passed), tickets(lost));
+        self.proposed_count -= passed.len() + lost.len();
+        // The region may rest from now on: no entry would decide about them.
         lost.into_iter().for_each(|ticket| reject(ticket, Reject::StaleCommand));
+        passed
     }
 
     /// Checks the counts, and that no ticket waits at a place that was handed out.
@@ -240,21 +243,6 @@ mod tests {
             proposals.admit(Ticket(ticket), 1, command, config).unwrap();
         }
         proposals
-    }
-
-    #[test]
-    fn behind_a_snapshot_of_a_later_term_nothing_waits_for_a_former_one() {
-        let mut proposals = queue(&Config::default(), &[1, 1, 1]);
-        for (index, term) in [(4, 2), (5, 2), (9, 3)] {
-            proposals.place(Index(index), Term(term), 1);
-        }
-        assert_eq!(proposals.pass_over(Index(4)).collect::<Vec<_>>(), [Ticket(1)]);
-        let mut rejected = vec![];
-        proposals.reject_former(Term(3), |ticket, why| rejected.push((ticket, why)));
-        assert_eq!(rejected, [(Ticket(2), Reject::StaleCommand)]);
-        proposals.check(Index(4));
-        let tickets = proposals.take_tickets(Index(9), Term(3), |_, _| panic!("it was rejected"));
-        assert_eq!(tickets, [Ticket(3)]);
     }
 
     #[test]
@@ -308,6 +296,19 @@ mod tests {
         assert_eq!(take_tickets(6, 3), [Ticket(4), Ticket(5)]);
         assert_eq!(stale, [3]);
         assert_eq!(proposals.proposed(), 0);
+    }
+
+    #[test]
+    fn a_snapshot_leaves_open_what_it_has_and_decides_about_former_terms_above() {
+        let mut proposals = queue(&Config::default(), &[1, 1, 1, 1]);
+        proposals.place(Index(5), Term(1), 1);
+        proposals.place(Index(9), Term(1), 1);
+        proposals.place(Index(9), Term(2), 1);
+        let mut stale = vec![];
+        let passed = proposals.pass_over(Index(5), Term(2), |ticket, _| stale.push(ticket.0));
+        assert_eq!((passed, stale), (vec![Ticket(1)], vec![2]));
+        proposals.check(Index(5));
+        assert_eq!(proposals.take_tickets(Index(9), Term(2), |_, _| panic!("lost")), [Ticket(3)]);
     }
 
     #[test]

@@ -162,9 +162,9 @@ impl Replica {
         let hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
         let task = self.install.begin(self.me.id, staged, hard_state);
         // Before anything else is claimed: an entry of these may have been applied elsewhere.
-        step.effects.undecided.extend(self.proposals.pass_over(task.head.index));
-        let rejected = &mut step.effects.rejected;
-        self.proposals.reject_former(task.head.term, |ticket, why| rejected.push((ticket, why)));
+        let SnapshotHead { index, term, .. } = task.head;
+        let passed = self.proposals.pass_over(index, term, |ticket, why| step.reject(ticket, why));
+        step.effects.undecided.extend(passed);
         let why = Reject::NotLeader { leader: self.leader() };
         self.read_path.drain(&why, step);
         step.effects.installs.push(task);
