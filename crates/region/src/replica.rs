@@ -33,10 +33,10 @@ use crate::read_path::ReadPath;
 use crate::recovered_replica::RecoveredReplica;
 use crate::snapshot_install::SnapshotInstall;
 use crate::split_policy::SplitPolicy;
-use crate::status::Status;
 use crate::step_context::StepContext;
 
 mod log_gc;
+mod numbers;
 mod sending;
 mod snapshots;
 mod splits;
@@ -107,26 +107,6 @@ impl Replica {
 
     pub(crate) fn descriptor(&self) -> &Descriptor {
         &self.descriptor
-    }
-
-    pub(crate) fn status(&self) -> Status {
-        let numbers = self.numbers();
-        Status {
-            peer: self.me.id,
-            term: numbers.term,
-            leader: self.leader(),
-            role: self.consensus.role(),
-            first: Index(numbers.truncated.0 + 1),
-            applied: numbers.applied,
-            commit: numbers.commit,
-            persisted: numbers.persisted,
-            last: numbers.last,
-            gc_floor: numbers.floor,
-            queued: self.proposals.queued(),
-            proposed: self.proposals.proposed(),
-            reads: self.read_path.count(),
-            size: self.split_policy.size(),
-        }
     }
 
     /// Time has passed, once.
@@ -446,13 +426,6 @@ impl Replica {
         }
     }
 
-    fn note_numbers(&mut self) {
-        let now = self.numbers();
-        invariants::check_step(&self.before, &now);
-        invariants::check_state(&now);
-        self.before = now;
-    }
-
     /// Reports another leader or term, and rejects requests that only the former leader could
     /// serve.
     fn notice_role(&mut self, step: &mut StepContext<'_>) {
@@ -555,24 +528,6 @@ impl Replica {
             term: self.consensus.term(),
             is_leader: self.consensus.is_leader(),
             leader: self.leader(),
-        }
-    }
-
-    fn numbers(&self) -> ProgressNumbers {
-        // Raft's commit index is that of the snapshot from its taking on, and its log that of the
-        // snapshot from the reset on. The rows are, and it counts, when both are durable.
-        if self.is_installing() {
-            return self.before;
-        }
-        ProgressNumbers {
-            term: self.consensus.term(),
-            truncated: self.consensus.window().truncated(),
-            applied: self.consensus.applied_index(),
-            handed_out: self.applying.handed_out(),
-            commit: self.consensus.commit(),
-            persisted: self.consensus.persisted_index(),
-            last: self.consensus.last(),
-            floor: self.compactor.floor(),
         }
     }
 }
