@@ -35,7 +35,7 @@ use crate::start::{OpenedStore, StartError, bind, check_given, open_directory, o
 use crate::status::health::HealthWatch;
 use crate::status::metrics::NodeStatsReader;
 use crate::status::server::StatusServer;
-use crate::transport::{FrameReceiver, PeerTransport, TransportCounters};
+use crate::transport::{FrameReceiver, PeerTransport, TransportCounters, TransportLimits};
 
 /// How long requests that are under way may take to finish at a shutdown.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -175,9 +175,17 @@ impl Node {
             failure.clone(),
         );
         let mut streams = JoinSet::new();
-        let queue_bytes_max = limits.peer_queue_bytes_max;
-        let transport =
-            PeerTransport::start(&membership, queue_bytes_max, &context.mailboxes, &mut streams);
+        let transport_limits = TransportLimits {
+            queue_bytes_max: limits.peer_queue_bytes_max,
+            snapshot_bytes_per_s: resolved.config.snapshot.bytes_per_s,
+        };
+        let transport = PeerTransport::start(
+            &membership,
+            &context.store,
+            transport_limits,
+            &context.mailboxes,
+            &mut streams,
+        );
         let (counters, connections) = (Arc::clone(transport.counters()), transport.connections());
         let backlog_bytes_max = limits.backlog_bytes_max;
         let threads =
@@ -188,7 +196,9 @@ impl Node {
         streams.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
         let placement = place(&resolved, &membership, &router);
         let watch = HealthWatch { membership, connections, router, clock };
-        let (health, services) = services(&watch, &context, counters, &placement);
+        let snapshot_bytes_per_s = resolved.config.snapshot.bytes_per_s;
+        let (health, services) =
+            services(&watch, &context, counters, &placement, snapshot_bytes_per_s);
         let HealthWatch { membership, router, .. } = watch.clone();
         streams.spawn(watch.run());
         let node = Self {
@@ -367,10 +377,16 @@ fn services(
     context: &NodeContext,
     counters: Arc<TransportCounters>,
     placement: &PlacementDriver,
+    snapshot_bytes_per_s: u64,
 ) -> (HealthReporter, GrpcRoutes) {
     let HealthWatch { membership, router, connections, .. } = watch;
-    let receiver =
-        FrameReceiver::new(membership.clone(), context.mailboxes.clone(), Arc::clone(&counters));
+    let receiver = FrameReceiver::new(
+        membership.clone(),
+        Arc::clone(&context.store),
+        context.mailboxes.clone(),
+        Arc::clone(&counters),
+        snapshot_bytes_per_s,
+    );
     let peers = PeersServer::new(receiver).max_decoding_message_size(PEER_MESSAGE_BYTES_MAX);
     let status = StatusServer {
         membership: membership.clone(),

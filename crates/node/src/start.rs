@@ -125,13 +125,14 @@ pub(crate) fn open_store(
     let own = PeerWrite { store: identity.store, run: identity.run, address: address.to_owned() };
     store.remember_peer(&own).map_err(|source| store_error(resolved, source))?;
     let handshake = Handshake::new(greeting, store.history().clone(), registry, known, config.new);
-    let RecoveredReplicas { replicas: recovered, unborn } = recovered;
+    let RecoveredReplicas { replicas: recovered, unborn, uninitialised } = recovered;
     let descriptors = recovered.iter().map(|replica| replica.descriptor.clone()).collect();
-    let mut region_config = shard_config(&settings, &config.split, random_u64());
+    let count = config.threads.shard_count();
+    let kept_bytes_max = config.raft.kept_bytes_max(&config.storage) / count as u64;
+    let mut region_config = shard_config(&settings, &config.split, kept_bytes_max, random_u64());
     // A lease counts on a clock that goes on in suspend: decision 5,
     // `docs/decisions/0005-leases.md`.
     region_config.reads.leases &= Clock::GOES_ON_IN_SUSPEND;
-    let count = config.threads.shard_count();
     let mut shards: Vec<Shard> =
         std::iter::repeat_with(|| Shard::new(region_config.clone())).take(count).collect();
     for replica in recovered {
@@ -146,6 +147,13 @@ pub(crate) fn open_store(
     for replica in unborn {
         let place = replica.region.0 as usize % count;
         shards[place].keep_unborn(replica).map_err(|source| StartError::Replica {
+            dir: config.data_dir.display().to_string(),
+            source,
+        })?;
+    }
+    for replica in uninitialised {
+        let place = replica.region.0 as usize % count;
+        shards[place].keep_uninitialised(replica).map_err(|source| StartError::Replica {
             dir: config.data_dir.display().to_string(),
             source,
         })?;

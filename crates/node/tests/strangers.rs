@@ -11,8 +11,13 @@ use flotilla_client::{Client, Config};
 use flotilla_identity::{FEATURE_LEVEL, StoreRun, StoreUuid};
 use flotilla_node::{Node, NodeConfig};
 use flotilla_proto::peers::peers_client::PeersClient;
-use flotilla_proto::peers::{Frame, Message, RegionMessage, StoreHello};
+use flotilla_proto::peers::snapshot_part::Part;
+use flotilla_proto::peers::{
+    Frame, Message, RegionMessage, SnapshotChunk, SnapshotEnd, SnapshotHead, SnapshotOffer,
+    SnapshotOutcome, SnapshotPart, SnapshotVerdict, StoreHello,
+};
 use flotilla_proto::{metapb, peers};
+use flotilla_region::RegionId;
 use flotilla_store::{StartSeed, StoreDirectory};
 use flotilla_vfs::os::OsFs;
 use tempfile::TempDir;
@@ -20,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
-use tonic::{Code, Status};
+use tonic::{Code, Status, Streaming};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -91,9 +96,80 @@ impl Impostor {
         }
     }
 
+    /// An offer of the region of all keys that is right.
+    fn offer(&self) -> SnapshotOffer {
+        let run = self.hello.run.unwrap();
+        let region = RegionId(2);
+        let descriptor = self.cluster.node(0).unwrap().router().descriptor(region).unwrap();
+        let mut message = message();
+        message.from.as_mut().unwrap().id = descriptor.peers[2].id.0;
+        message.to.as_mut().unwrap().id = descriptor.peers[0].id.0;
+        // Before all that the store has: it is staged and not wanted.
+        let head = SnapshotHead { index: 1, term: 1, descriptor: descriptor.encode() };
+        let inner = message.message.as_mut().unwrap();
+        (inner.msg_type, inner.snapshot) = (7, Some(head));
+        SnapshotOffer {
+            cluster_id: self.hello.cluster_id,
+            from_store: 3,
+            to_store: 1,
+            uuid: self.hello.uuid.clone(),
+            starts: run.starts,
+            nonce: run.nonce,
+            message: Some(message),
+            rows: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Begins a stream of a snapshot.
+    async fn begin(&self) -> SnapshotSide {
+        let (parts, body) = mpsc::channel(8);
+        let verdicts = self.peers().await.snapshot(ReceiverStream::new(body)).await.unwrap();
+        SnapshotSide { parts, verdicts: verdicts.into_inner() }
+    }
+
+    /// How a stream with these parts alone ends.
+    async fn ends(&self, parts: impl IntoIterator<Item = Part>) -> Status {
+        let mut side = self.begin().await;
+        for part in parts {
+            side.send(part).await;
+        }
+        loop {
+            match side.verdicts.message().await {
+                Err(status) => return status,
+                Ok(None) => panic!("it ends well"),
+                Ok(Some(_)) => {}
+            }
+        }
+    }
+
     /// Sends frames and waits for what the store says to them.
     async fn told(&self, frames: Vec<Frame>) -> Result<(), Status> {
         self.peers().await.urgent(tokio_stream::iter(frames)).await.map(drop)
+    }
+}
+
+/// The sending side of a snapshot's stream.
+struct SnapshotSide {
+    parts: mpsc::Sender<SnapshotPart>,
+    verdicts: Streaming<SnapshotVerdict>,
+}
+
+impl SnapshotSide {
+    async fn send(&mut self, part: Part) {
+        // The store may have ended the stream.
+        let _ = self.parts.send(SnapshotPart { part: Some(part) }).await;
+    }
+
+    async fn told(&mut self) -> (SnapshotOutcome, String) {
+        let verdict = self.verdicts.message().await.unwrap().unwrap();
+        (SnapshotOutcome::try_from(verdict.outcome).unwrap(), verdict.reason)
+    }
+
+    /// Offers, and hears whether the rows are wanted.
+    async fn offer(&mut self, offer: SnapshotOffer) -> SnapshotOutcome {
+        self.send(Part::Offer(offer)).await;
+        self.told().await.0
     }
 }
 
@@ -214,4 +290,87 @@ async fn silent_connections_do_not_keep_others_out() {
     let put = client.put("key", "value");
     tokio::time::timeout(Duration::from_secs(5), put).await.unwrap().unwrap();
     node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_offer_of_a_snapshot_is_checked_as_frames_are() {
+    let dir = TempDir::new().unwrap();
+    let impostor = Impostor::start(&dir).await;
+    let offer = || impostor.offer();
+    let wrong = [
+        (SnapshotOffer { cluster_id: 78, ..offer() }, "this is store 1 of cluster"),
+        (SnapshotOffer { to_store: 2, ..offer() }, "the snapshot is for store 2"),
+        (SnapshotOffer { from_store: 2, ..offer() }, "no handshake"),
+        (SnapshotOffer { nonce: 5, ..offer() }, "no handshake"),
+        (SnapshotOffer { starts: offer().starts + 1, ..offer() }, "no handshake"),
+        (SnapshotOffer { uuid: vec![0; 16].into(), ..offer() }, "no handshake"),
+    ];
+    for (offer, reason) in wrong {
+        let status = impostor.ends([Part::Offer(offer)]).await;
+        assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+        assert!(status.message().contains(reason), "{}, not {reason}", status.message());
+    }
+    let change = |change: fn(&mut RegionMessage)| {
+        let mut offer = offer();
+        change(offer.message.as_mut().unwrap());
+        offer
+    };
+    let malformed = [
+        SnapshotOffer { message: None, ..offer() },
+        change(|message| message.from.as_mut().unwrap().store_id = 2),
+        change(|message| message.to.as_mut().unwrap().store_id = 2),
+        change(|message| message.message.as_mut().unwrap().msg_type = 3),
+        change(|message| message.message.as_mut().unwrap().snapshot = None),
+        change(|message| message.region_id = 3),
+    ];
+    for offer in malformed {
+        let status = impostor.ends([Part::Offer(offer)]).await;
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    }
+    let status = impostor.ends([Part::End(SnapshotEnd::default())]).await;
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    let status = impostor.ends([Part::Offer(offer()), Part::Offer(offer())]).await;
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    impostor.cluster.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_goes_wrong_leaves_no_stage_and_no_place_taken() {
+    let dir = TempDir::new().unwrap();
+    let impostor = Impostor::start(&dir).await;
+    let offer = || impostor.offer();
+    // More than there are places.
+    for _ in 0..6 {
+        // The end of the former stream may not have been noticed yet.
+        let mut side = loop {
+            let mut side = impostor.begin().await;
+            match side.offer(offer()).await {
+                SnapshotOutcome::SnapshotGo => break side,
+                SnapshotOutcome::SnapshotBusy => tokio::task::yield_now().await,
+                outcome => panic!("{outcome:?}"),
+            }
+        };
+        // While it goes on, there is no other of the region.
+        let mut second = impostor.begin().await;
+        assert_eq!(second.offer(offer()).await, SnapshotOutcome::SnapshotBusy);
+        let chunk = SnapshotChunk { number: 0, rows: b"no rows".as_slice().into() };
+        side.send(Part::Chunk(chunk)).await;
+        let (outcome, reason) = side.told().await;
+        assert_eq!(outcome, SnapshotOutcome::SnapshotFailed, "{reason}");
+        // Of this one nothing more comes.
+        let mut cut = loop {
+            let mut cut = impostor.begin().await;
+            if cut.offer(offer()).await == SnapshotOutcome::SnapshotGo {
+                break cut;
+            }
+        };
+        let chunk = SnapshotChunk { number: 1, rows: b"rows".as_slice().into() };
+        cut.send(Part::Chunk(chunk)).await;
+        let (outcome, reason) = cut.told().await;
+        assert_eq!(outcome, SnapshotOutcome::SnapshotFailed);
+        assert_eq!(reason, "chunk 1 comes for 0");
+        let lost = impostor.begin().await;
+        drop(lost);
+    }
+    impostor.cluster.shutdown().await.unwrap();
 }

@@ -88,15 +88,32 @@ impl Default for SplitLimits {
     }
 }
 
-/// How much of the applied log a region keeps in memory for followers that are a little behind.
-/// Entries that are not applied are kept in any case. At worst `tail_bytes_max` and one entry a
-/// region.
+/// How much of the applied log a region keeps: in memory for followers that are a little behind,
+/// on disk for those that are far behind. Entries that are not applied are kept in any case. In
+/// memory that is at worst `tail_bytes_max` and one entry a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowConfig {
     /// Bytes. Default 64 KiB.
     pub tail_bytes_max: u64,
     /// Entries. Default 128.
     pub tail_count_max: usize,
+    /// Bytes of durable log that a region keeps on disk for a replica that lacks them; a quarter of
+    /// the region's size, if that is more. Beyond it the replica gets a snapshot. Default 64 MiB.
+    pub log_kept_region_bytes: u64,
+    /// Bytes of durable log that all regions of the shard keep on disk for replicas that lack them.
+    /// Default 1 GiB.
+    pub log_kept_bytes_max: u64,
+}
+
+impl Default for WindowConfig {
+    fn default() -> Self {
+        Self {
+            tail_bytes_max: 64 << 10,
+            tail_count_max: 128,
+            log_kept_region_bytes: 64 << 20,
+            log_kept_bytes_max: 1 << 30,
+        }
+    }
 }
 
 /// How reads are confirmed, and how long they wait for it. Raft drops such requests silently, so
@@ -129,7 +146,7 @@ impl Default for Config {
             messages_max: 64,
             uncommitted_bytes_max: 16 << 20,
             apply_lag_bytes_max: 32 << 20,
-            window: WindowConfig { tail_bytes_max: 64 << 10, tail_count_max: 128 },
+            window: WindowConfig::default(),
             reads: ReadConfig { leases: true, retry_ms: 250, tries_max: 6 },
             split: SplitLimits::default(),
         }

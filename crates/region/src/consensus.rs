@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 use raft::eraftpb::{self, Entry, HardState};
-use raft::{GetEntriesContext, RawNode, Ready, StateRole, Storage};
+use raft::{GetEntriesContext, ProgressState, RawNode, Ready, SnapshotStatus, StateRole, Storage};
 
 use crate::config::Config;
 use crate::ids::{Index, PeerId, Term};
@@ -134,6 +134,35 @@ impl Consensus {
         self.raw.mut_store().lend(vec![]);
     }
 
+    /// Whether raft has taken a snapshot that was not installed.
+    pub(crate) fn has_snapshot(&self) -> bool {
+        self.raw.snap().is_some_and(|snapshot| !snapshot.is_empty())
+    }
+
+    /// The entry of the snapshot that raft waits for to reach a follower.
+    pub(crate) fn pending_snapshot(&self, to: PeerId) -> Option<Index> {
+        let progress = self.raw.raft.prs().get(to.0)?;
+        let is_pending = self.is_leader() && progress.state == ProgressState::Snapshot;
+        is_pending.then_some(Index(progress.pending_snapshot))
+    }
+
+    /// The snapshot on its way to a follower has more than raft knows.
+    pub(crate) fn raise_pending_snapshot(&mut self, to: PeerId, index: Index) {
+        if self.pending_snapshot(to).is_some()
+            && let Some(progress) = self.raw.raft.mut_prs().get_mut(to.0)
+        {
+            progress.pending_snapshot = progress.pending_snapshot.max(index.0);
+        }
+    }
+
+    /// The snapshot on its way to a follower has arrived, or will not.
+    pub(crate) fn report_snapshot(&mut self, to: PeerId, ok: bool) {
+        if self.pending_snapshot(to).is_some() {
+            let status = if ok { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
+            self.raw.report_snapshot(to.0, status);
+        }
+    }
+
     pub(crate) fn unreachable(&mut self, peer: PeerId) {
         self.raw.report_unreachable(peer.0);
     }
@@ -189,6 +218,11 @@ impl Consensus {
         Index(self.raw.raft.raft_log.committed)
     }
 
+    /// The term of the last committed entry, which the window may not have yet.
+    pub(crate) fn commit_term(&self) -> Term {
+        Term(self.raw.raft.raft_log.commit_info().1)
+    }
+
     pub(crate) fn persisted_index(&self) -> Index {
         Index(self.raw.raft.raft_log.persisted)
     }
@@ -213,12 +247,10 @@ impl Consensus {
         self.raw.raft.prs().get(peer.0).map(|progress| Index(progress.matched))
     }
 
-    /// The least of them all, the leader itself included. None if the replica does not lead.
-    pub(crate) fn matched_by_all(&self) -> Option<Index> {
-        if !self.is_leader() {
-            return None;
-        }
-        self.raw.raft.prs().iter().map(|(_, progress)| Index(progress.matched)).min()
+    /// The same of all replicas, the leader itself included.
+    pub(crate) fn matched_by_each(&self) -> impl Iterator<Item = (PeerId, Index)> + '_ {
+        let progresses = self.raw.raft.prs().iter();
+        progresses.map(|(peer, progress)| (PeerId(*peer), Index(progress.matched)))
     }
 
     fn set_election_timeout(&mut self) {

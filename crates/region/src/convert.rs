@@ -2,6 +2,7 @@
 
 use raft::eraftpb;
 
+use crate::descriptor::Descriptor;
 use crate::entry::{EntryKind, HardState, LogEntry};
 use crate::ids::{Index, PeerId, Term};
 use crate::message::{Message, MessageKind};
@@ -48,6 +49,25 @@ pub(crate) fn hard_state_from_raft(state: &eraftpb::HardState) -> HardState {
     }
 }
 
+/// The members of a group, as raft has them.
+pub(crate) fn conf_state(descriptor: &Descriptor) -> eraftpb::ConfState {
+    let voters = descriptor.peers.iter().map(|peer| peer.id.0).collect();
+    eraftpb::ConfState { voters, ..Default::default() }
+}
+
+/// A snapshot as raft has it: without the rows.
+pub(crate) fn snapshot_to_raft(
+    index: Index,
+    term: Term,
+    members: eraftpb::ConfState,
+) -> eraftpb::Snapshot {
+    let mut snapshot = eraftpb::Snapshot::default();
+    let metadata = snapshot.mut_metadata();
+    (metadata.index, metadata.term) = (index.0, term.0);
+    metadata.set_conf_state(members);
+    snapshot
+}
+
 /// Makes raft's message. A read's context goes where raft keeps it, into an entry.
 pub(crate) fn message_to_raft(from: PeerId, to: PeerId, message: Message) -> eraftpb::Message {
     let mut out = eraftpb::Message {
@@ -61,8 +81,12 @@ pub(crate) fn message_to_raft(from: PeerId, to: PeerId, message: Message) -> era
         commit_term: message.commit_term.0,
         reject: message.reject,
         reject_hint: message.reject_hint.0,
+        request_snapshot: message.request_snapshot.0,
         ..Default::default()
     };
+    if let Some(head) = message.snapshot {
+        out.set_snapshot(snapshot_to_raft(head.index, head.term, conf_state(&head.descriptor)));
+    }
     let mut entries: Vec<_> = message.entries.into_iter().map(entry_to_raft).collect();
     if is_read_index(message.kind) {
         entries = vec![eraftpb::Entry { data: message.context, ..Default::default() }];
@@ -73,7 +97,8 @@ pub(crate) fn message_to_raft(from: PeerId, to: PeerId, message: Message) -> era
     out
 }
 
-/// Makes our message of what raft wants sent.
+/// Makes our message of what raft wants sent. A snapshot's head is added by the caller, which knows
+/// the region.
 pub(crate) fn message_from_raft(mut message: eraftpb::Message) -> Message {
     let kind = kind_from_raft(message.msg_type);
     let mut entries = message.take_entries().into_vec();
@@ -92,6 +117,8 @@ pub(crate) fn message_from_raft(mut message: eraftpb::Message) -> Message {
         reject: message.reject,
         reject_hint: Index(message.reject_hint),
         context,
+        request_snapshot: Index(message.request_snapshot),
+        snapshot: None,
     }
 }
 
@@ -104,6 +131,7 @@ fn kind_to_raft(kind: MessageKind) -> eraftpb::MessageType {
     match kind {
         MessageKind::Append => Raft::MsgAppend,
         MessageKind::AppendResponse => Raft::MsgAppendResponse,
+        MessageKind::Snapshot => Raft::MsgSnapshot,
         MessageKind::RequestVote => Raft::MsgRequestVote,
         MessageKind::RequestVoteResponse => Raft::MsgRequestVoteResponse,
         MessageKind::Heartbeat => Raft::MsgHeartbeat,
@@ -115,7 +143,7 @@ fn kind_to_raft(kind: MessageKind) -> eraftpb::MessageType {
     }
 }
 
-/// Raft is never asked for a snapshot, a transfer or to forward a proposal, so it sends none.
+/// Raft is never asked for a transfer or to forward a proposal, so it sends none.
 fn kind_from_raft(kind: eraftpb::MessageType) -> MessageKind {
     let number = u32::try_from(kind as i32).expect("eraftpb numbers no kind below 0");
     MessageKind::from_number(number)
@@ -142,6 +170,8 @@ mod tests {
             reject: true,
             reject_hint: Index(5),
             context: Bytes::from_static(b"context"),
+            request_snapshot: Index(9),
+            snapshot: None,
         }
     }
 

@@ -50,6 +50,17 @@ pub enum Space {
     Raw,
 }
 
+/// A range of keys in a space.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct KeyRange {
+    /// The space that the keys are of.
+    pub space: Space,
+    /// The first key.
+    pub start: Bytes,
+    /// The first key beyond it; empty means that there is no end.
+    pub end: Bytes,
+}
+
 /// A region: which keys, which replicas, which version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Descriptor {
@@ -74,6 +85,12 @@ impl Descriptor {
         key >= &self.start[..] && (self.end.is_empty() || key < &self.end[..])
     }
 
+    /// The range of keys.
+    #[must_use]
+    pub fn range(&self) -> KeyRange {
+        KeyRange { space: self.space, start: self.start.clone(), end: self.end.clone() }
+    }
+
     /// The replica with this id.
     #[must_use]
     pub fn peer(&self, id: PeerId) -> Option<Peer> {
@@ -84,6 +101,14 @@ impl Descriptor {
     #[must_use]
     pub fn peer_on(&self, store: StoreId) -> Option<Peer> {
         self.peers.iter().copied().find(|peer| peer.store == store)
+    }
+
+    /// Whether raft can take the replicas for the members of a group. It takes id 0 for "no leader"
+    /// and "no vote", and would count a doubled member once.
+    pub(crate) fn has_sound_members(&self) -> bool {
+        let ids = || self.peers.iter().map(|peer| peer.id);
+        let once = |id| ids().filter(|other| *other == id).count() == 1;
+        !self.peers.is_empty() && ids().all(|id| id != PeerId(0) && once(id))
     }
 
     /// The bytes that [`Descriptor::decode`] reads.

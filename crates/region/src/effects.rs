@@ -9,14 +9,17 @@ use bytes::Bytes;
 use crate::descriptor::{Descriptor, Epoch, Peer};
 use crate::entry::{HardState, LogEntry};
 use crate::error::Reject;
-use crate::ids::{Index, PeerId, RegionId, Term, Ticket};
-use crate::message::Envelope;
+use crate::ids::{Index, PeerId, RegionId, StageId, Term, Ticket};
+use crate::message::{Envelope, SnapshotHead};
 
 /// Work for the driver. The lists are reused from step to step; see [`Effects::clear`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// To be sent. May be lost, doubled and reordered.
     pub messages: Vec<Envelope>,
+    /// Snapshots to be sent, each as a stream of its own; answered by `Event::SnapshotBegun`, if a
+    /// stream began, and always by `Event::SnapshotSent`.
+    pub snapshots: Vec<SnapshotSend>,
     /// To be written, all of them as one batch; each answered by `Event::Persisted`, in order.
     pub log: Vec<LogWrite>,
     /// Births of replicas, in the same batch, behind `log`. Unanswered: all that a new replica
@@ -33,12 +36,22 @@ pub struct Effects {
     pub ranges: Vec<Descriptor>,
     /// Entries to be applied, in order; answered by `Event::Applied`.
     pub apply: Vec<ApplyTask>,
+    /// Snapshots to be installed, behind all entries that were handed out before; answered by
+    /// `Event::Checkpointed` with the stage, once a durable root has the rows.
+    pub installs: Vec<InstallTask>,
+    /// Stages that are not installed: their pages are free again.
+    pub discards: Vec<StageId>,
+    /// Messages for replicas that are not here, each of a region that was not asked about yet;
+    /// answered by `Event::Admitted` or `Event::NotAdmitted`.
+    pub unknown: Vec<Envelope>,
     /// Regions that should be split, with an `Event::Split`. Unanswered: repeated after some time.
     pub split_wishes: Vec<SplitWish>,
     /// Reads that may now take their snapshot, and not before.
     pub reads: Vec<ReadGrant>,
     /// Requests that are not served.
     pub rejected: Vec<(Ticket, Reject)>,
+    /// Proposals whose fate this replica does not learn: a snapshot has passed over their entries.
+    pub undecided: Vec<Ticket>,
     /// Leaders that came and went.
     pub roles: Vec<RoleChange>,
     /// Proofs that this store's disk has lost what it had acknowledged: the store must end.
@@ -51,6 +64,7 @@ impl Effects {
     /// Empties the lists and keeps their memory.
     pub fn clear(&mut self) {
         self.messages.clear();
+        self.snapshots.clear();
         self.log.clear();
         self.births.clear();
         self.compact.clear();
@@ -58,9 +72,13 @@ impl Effects {
         self.created.clear();
         self.ranges.clear();
         self.apply.clear();
+        self.installs.clear();
+        self.discards.clear();
+        self.unknown.clear();
         self.split_wishes.clear();
         self.reads.clear();
         self.rejected.clear();
+        self.undecided.clear();
         self.roles.clear();
         self.lost_logs.clear();
         self.wild_terms.clear();
@@ -70,6 +88,7 @@ impl Effects {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
+            && self.snapshots.is_empty()
             && self.log.is_empty()
             && self.births.is_empty()
             && self.compact.is_empty()
@@ -77,9 +96,13 @@ impl Effects {
             && self.created.is_empty()
             && self.ranges.is_empty()
             && self.apply.is_empty()
+            && self.installs.is_empty()
+            && self.discards.is_empty()
+            && self.unknown.is_empty()
             && self.split_wishes.is_empty()
             && self.reads.is_empty()
             && self.rejected.is_empty()
+            && self.undecided.is_empty()
             && self.roles.is_empty()
             && self.lost_logs.is_empty()
             && self.wild_terms.is_empty()
@@ -103,10 +126,21 @@ pub struct LogWrite {
     /// Whether it must reach the disk. If not, no message waits for it: only the commit index
     /// moved, which is found again after a crash.
     pub sync: bool,
+    /// The log is emptied first, in the same batch, and begins behind this entry: a snapshot was
+    /// installed, and a durable root has it.
+    pub reset: Option<LogReset>,
 }
 
-/// The birth of a replica by a split: with it in the log, a start makes the replica before it
-/// speaks, whatever of the split is in the durable rows.
+/// The place at which an emptied log begins again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogReset {
+    /// The entry before the first.
+    pub index: Index,
+    /// Its term.
+    pub term: Term,
+}
+
+/// The birth of a replica: with it in the log, a start makes the replica before it speaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaBirth {
     /// The new region.
@@ -115,12 +149,49 @@ pub struct ReplicaBirth {
     pub peer: PeerId,
     /// The state that it starts with.
     pub hard_state: HardState,
-    /// The region that was split, and its replica here.
-    pub parent: (RegionId, PeerId),
-    /// The state of that replica, which knows the entry of the split as committed.
-    pub parent_hard_state: HardState,
-    /// The entry of the split, in the parent's log.
-    pub index: Index,
+    /// Its maker.
+    pub origin: BirthOrigin,
+}
+
+/// The maker of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BirthOrigin {
+    /// A split of a region here, whatever of it is in the durable rows.
+    Split {
+        /// The region that was split, and its replica here.
+        parent: (RegionId, PeerId),
+        /// The state of that replica, which knows the entry of the split as committed.
+        parent_hard_state: HardState,
+        /// The entry of the split, in the parent's log.
+        index: Index,
+    },
+    /// A message of another replica. It has no rows until a snapshot is installed.
+    Message,
+}
+
+/// A snapshot to be sent to one replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotSend {
+    /// Told in the answers. Grows with each snapshot of the sending replica.
+    pub number: u64,
+    /// The message. The driver puts the state of the view that it sends into its head: the index
+    /// there may be higher. A view whose term is above the message's is not sent: its receiver
+    /// would hold a log beyond its own term.
+    pub envelope: Envelope,
+}
+
+/// A snapshot to be put in place of a replica's rows, in one transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstallTask {
+    /// The replica here.
+    pub peer: PeerId,
+    /// The rows.
+    pub stage: StageId,
+    /// The state of the region in them.
+    pub head: SnapshotHead,
+    /// The state of the replica, which is written in the same transaction: its term is that of the
+    /// snapshot's message at least, its commit index that of the snapshot.
+    pub hard_state: HardState,
 }
 
 /// A replica that a split has made here.

@@ -6,7 +6,7 @@ use crate::admin_command::{SplitCommand, SplitRegions};
 use crate::descriptor::RegionSize;
 use crate::effects::NewReplica;
 use crate::entry::LogEntry;
-use crate::ids::{Index, PeerId, RegionId, Term, Ticket};
+use crate::ids::{Index, PeerId, RegionId, StageId, Term, Ticket};
 use crate::message::Envelope;
 
 /// An event of a region. The shard answers with effects.
@@ -87,6 +87,47 @@ pub enum Event {
         region: RegionId,
         /// The last entry that it holds.
         applied: Index,
+        /// The snapshot that it holds, if one was installed since the last checkpoint.
+        installed: Option<StageId>,
+    },
+    /// The store has no objection to a replica that an `unknown` message was for: its id is above
+    /// the tombstone, and no region here holds a part of its range.
+    Admitted(Envelope),
+    /// The store has one.
+    NotAdmitted {
+        /// The message.
+        envelope: Envelope,
+        /// Why not.
+        why: NotAdmitted,
+    },
+    /// A snapshot for a replica here has arrived whole.
+    SnapshotStaged {
+        /// Its message, with the state of the rows.
+        envelope: Envelope,
+        /// The rows.
+        stage: StageId,
+    },
+    /// A snapshot's stream has begun: from here on the receiver has what the view has.
+    SnapshotBegun {
+        /// The region.
+        region: RegionId,
+        /// The replica that gets it.
+        to: PeerId,
+        /// The number of the effect.
+        number: u64,
+        /// The last entry in the view.
+        index: Index,
+    },
+    /// A snapshot was sent whole and is staged there, or was given up.
+    SnapshotSent {
+        /// The region.
+        region: RegionId,
+        /// The replica that got it.
+        to: PeerId,
+        /// The number of the effect.
+        number: u64,
+        /// Whether the receiver has it.
+        ok: bool,
     },
     /// Messages to that replica are not getting through.
     Unreachable {
@@ -117,10 +158,24 @@ impl Event {
             | Self::FetchFailed { region, .. }
             | Self::Checkpointed { region, .. }
             | Self::Unreachable { region, .. }
+            | Self::SnapshotBegun { region, .. }
+            | Self::SnapshotSent { region, .. }
             | Self::Campaign { region } => *region,
+            Self::Admitted(envelope)
+            | Self::NotAdmitted { envelope, .. }
+            | Self::SnapshotStaged { envelope, .. } => envelope.region,
             Self::Create(new) => new.descriptor.id,
         }
     }
+}
+
+/// Why a store makes no replica for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAdmitted {
+    /// A region here holds a part of the range, or the message tells no range.
+    Held,
+    /// The replica was here and has ended.
+    Gone,
 }
 
 /// A change of a region that an applied entry has made, the same on every replica.

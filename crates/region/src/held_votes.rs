@@ -59,6 +59,7 @@ mod tests {
             to: Peer::default(),
             epoch: Epoch::default(),
             gc_floor: Index(0),
+            range: None,
             message: Message { kind, term: Term(term), ..Message::default() },
         }
     }

@@ -42,6 +42,10 @@ number!(
     Ticket
 );
 number!(
+    /// A snapshot that was received whole and waits to be installed. Made by the driver.
+    StageId
+);
+number!(
     /// Milliseconds since the driver started, on a clock that never goes back.
     Time
 );

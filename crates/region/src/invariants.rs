@@ -21,7 +21,7 @@ pub(crate) struct ProgressNumbers {
     pub(crate) persisted: Index,
     /// The last entry.
     pub(crate) last: Index,
-    /// All replicas have the log on disk up to here.
+    /// No replica that is waited for lacks an entry up to here.
     pub(crate) floor: Index,
 }
 
@@ -40,8 +40,8 @@ pub(crate) fn check_state(now: &ProgressNumbers) {
         ("handed out", now.handed_out, "persisted", now.persisted),
         ("committed", now.commit, "last", now.last),
         ("persisted", now.persisted, "last", now.last),
-        // Above it an entry may be replaced by one that not every replica has, and the floor never
-        // goes back.
+        // Above it an entry may be replaced by one that some replica lacks, and the floor does not
+        // go back.
         ("floor", now.floor, "committed", now.commit),
     ];
     for (low_name, low, high_name, high) in order {

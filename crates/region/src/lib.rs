@@ -1,8 +1,9 @@
 //! One replica of a key range and a shard of many, without IO.
 //!
 //! ```text
-//!    messages, proposals, reads,            messages, log writes, compactions, fetches,
-//!    completions, the time                  entries to apply, grants, rejections, leaders
+//!    messages, snapshots,                   messages, snapshots, log writes, compactions,
+//!    proposals, reads,                      fetches, entries to apply, installs,
+//!    completions, the time                  grants, rejections, leaders
 //!              │                                              ▲
 //!              ▼                                              │
 //!            Event ──► Shard::step ──► Replica ──► raft ──► Ready ──► Effects
@@ -25,11 +26,14 @@
 //!   that the log here has lost an acknowledged entry ends the store, in words.
 //! - No message from another store makes it panic. A broken invariant of its own does, and must end
 //!   the process.
+//! - A replica without data is born before it votes, and a snapshot counts once a durable root has
+//!   its rows and the log is emptied behind it (docs/many-regions.md, R14 and R15).
+//! - The log is kept for replicas that lack it within bounds; beyond them they get a snapshot.
 //!
-//! There are no membership changes, leader transfers and snapshots between stores yet. Until there
-//! are, a replica keeps every entry that any other one lacks.
+//! There are no membership changes and leader transfers yet.
 
 mod admin_command;
+mod admissions;
 mod applying;
 mod compaction;
 mod config;
@@ -45,8 +49,10 @@ mod event;
 mod held_votes;
 mod ids;
 mod invariants;
+mod kept_logs;
 mod lease;
 mod log_fetches;
+mod log_marks;
 mod log_window;
 mod message;
 mod message_filter;
@@ -57,26 +63,33 @@ mod read_path;
 mod recovered_replica;
 mod replica;
 mod shard;
+mod snapshot_filter;
+mod snapshot_install;
+mod snapshot_sends;
 mod split_policy;
 mod status;
 mod step_context;
 mod timers;
+mod uninitialised;
 
 pub use admin_command::{
     AdminCommand, SPLIT_CHILDREN_MAX, SplitChild, SplitCommand, SplitError, SplitRegions,
 };
 pub use config::{Config, InvalidConfig, QueueLimits, ReadConfig, SplitLimits, WindowConfig};
-pub use descriptor::{Descriptor, Epoch, Peer, RegionSize, Space};
+pub use descriptor::{Descriptor, Epoch, KeyRange, Peer, RegionSize, Space};
 pub use effects::{
-    ApplyTask, Committed, Compaction, Effects, LogFetch, LogWrite, LostLog, NewReplica, ReadGrant,
-    ReplicaBirth, RoleChange, SplitReason, SplitWish, WildTerm,
+    ApplyTask, BirthOrigin, Committed, Compaction, Effects, InstallTask, LogFetch, LogReset,
+    LogWrite, LostLog, NewReplica, ReadGrant, ReplicaBirth, RoleChange, SnapshotSend, SplitReason,
+    SplitWish, WildTerm,
 };
 pub use entry::{EntryKind, HardState, LogEntry};
 pub use error::{CreateReplicaError, Reject};
-pub use event::{Event, KeySpan, RegionChange, RequestPrecondition};
-pub use ids::{Index, PeerId, RegionId, StoreId, Term, Ticket, Time};
-pub use message::{Envelope, Message, MessageKind};
-pub use recovered_replica::{RecoveredReplica, SPLIT_INDEX, SPLIT_TERM, UnbornReplica};
+pub use event::{Event, KeySpan, NotAdmitted, RegionChange, RequestPrecondition};
+pub use ids::{Index, PeerId, RegionId, StageId, StoreId, Term, Ticket, Time};
+pub use message::{Envelope, Message, MessageKind, SnapshotHead};
+pub use recovered_replica::{
+    RecoveredReplica, SPLIT_INDEX, SPLIT_TERM, UnbornReplica, UninitialisedReplica,
+};
 pub use shard::Shard;
 pub use status::{Dropped, Role, Stats, Status};
 

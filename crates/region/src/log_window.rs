@@ -15,9 +15,11 @@ use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 
 use crate::config::WindowConfig;
 use crate::convert;
-use crate::ids::{Index, Term};
+use crate::ids::{Index, PeerId, Term};
 use crate::log_fetches::LogFetches;
+use crate::log_marks::LogMarks;
 use crate::recovered_replica::RecoveredReplica;
+use crate::snapshot_sends::SnapshotSends;
 
 /// The overhead of an entry beyond its data.
 const ENTRY_HEAD_BYTES: u64 = 32;
@@ -35,9 +37,14 @@ pub(crate) struct LogWindow {
     runs: Vec<(u64, u64)>,
     tail: VecDeque<Entry>,
     tail_bytes: u64,
+    /// Of the entries that were appended here, not of those that were found on disk and applied.
+    marks: LogMarks,
     last: u64,
     limits: WindowConfig,
     fetches: RefCell<LogFetches>,
+    /// The last entry that is applied, as far as the window was told.
+    applied: u64,
+    snapshots: SnapshotSends,
     /// Fetched entries of the log, while raft reads them.
     lent: Vec<Entry>,
 }
@@ -49,8 +56,7 @@ impl LogWindow {
         // Raft ends the process if it is told of applied entries above its commit index; the hard
         // state's may lag behind, since alone it is not synced.
         state.commit = found.commit();
-        let voters: Vec<u64> = found.descriptor.peers.iter().map(|peer| peer.id.0).collect();
-        let conf_state = ConfState { voters, ..Default::default() };
+        let conf_state = convert::conf_state(&found.descriptor);
         let hard_state: HardState = convert::hard_state_to_raft(&state);
         let tail: VecDeque<Entry> =
             found.tail.iter().cloned().map(convert::entry_to_raft).collect();
@@ -59,10 +65,13 @@ impl LogWindow {
             truncated: (found.truncated.0.0, found.truncated.1.0),
             runs: found.terms.iter().map(|(index, term)| (index.0, term.0)).collect(),
             tail_bytes: tail.iter().map(entry_bytes).sum(),
+            marks: marks_of(&tail),
             tail,
             last: found.last.0,
             limits,
             fetches: RefCell::default(),
+            applied: found.applied.0.0,
+            snapshots: SnapshotSends::default(),
             lent: vec![],
         }
     }
@@ -95,6 +104,7 @@ impl LogWindow {
         while self.tail.back().is_some_and(|entry| entry.index >= first) {
             let entry = self.tail.pop_back().expect("seen just now");
             self.tail_bytes -= entry_bytes(&entry);
+            self.marks.take_back(Index(entry.index), entry_bytes(&entry));
         }
         while self.runs.last().is_some_and(|run| run.0 >= first) {
             self.runs.pop();
@@ -104,6 +114,7 @@ impl LogWindow {
                 self.runs.push((entry.index, entry.term));
             }
             self.tail_bytes += entry_bytes(entry);
+            self.marks.add(Index(entry.index), entry_bytes(entry));
             self.last = entry.index;
             self.tail.push_back(entry.clone());
         }
@@ -112,6 +123,7 @@ impl LogWindow {
     /// Forgets applied entries until the limits are kept. A few stay for followers that are a
     /// little behind; those that are not applied must stay.
     pub(crate) fn release(&mut self, applied: Index) {
+        self.applied = applied.0;
         let too_much = |window: &Self| {
             window.tail.len() > window.limits.tail_count_max
                 || window.tail_bytes > window.limits.tail_bytes_max
@@ -130,8 +142,10 @@ impl LogWindow {
         self.truncated = (before.0, term.0);
         let ended = self.runs.partition_point(|run| run.0 <= first.0).saturating_sub(1);
         self.runs.drain(..ended);
+        self.marks.cut(before);
         if self.last == before.0 {
             self.runs.clear();
+            self.marks.clear();
         } else {
             self.runs[0].0 = first.0;
         }
@@ -142,6 +156,24 @@ impl LogWindow {
         term
     }
 
+    /// Forgets all entries: a snapshot takes the place of the log up to `index`. It is not applied
+    /// yet.
+    pub(crate) fn reset(&mut self, index: Index, term: Term, members: ConfState) {
+        assert!(index.0 > self.applied, "a snapshot of {index}, and {} is applied", self.applied);
+        self.start.conf_state = members;
+        self.truncated = (index.0, term.0);
+        self.last = index.0;
+        self.runs.clear();
+        self.marks.clear();
+        self.tail.clear();
+        self.tail_bytes = 0;
+    }
+
+    /// About the bytes on disk of the entries above `low` up to `high`.
+    pub(crate) fn log_bytes(&self, low: Index, high: Index) -> u64 {
+        self.marks.between(low, high, Index(self.last))
+    }
+
     /// The bytes of the entries from `low` up to `high`, itself included, all in the window.
     pub(crate) fn bytes_between(&self, low: Index, high: Index) -> u64 {
         self.held(low.0, high.0 + 1).map(entry_bytes).sum()
@@ -149,6 +181,10 @@ impl LogWindow {
 
     pub(crate) fn fetches(&mut self) -> &mut LogFetches {
         self.fetches.get_mut()
+    }
+
+    pub(crate) fn snapshots(&mut self) -> &mut SnapshotSends {
+        &mut self.snapshots
     }
 
     /// Lets raft read fetched entries as if they were here. They were applied, so they never
@@ -197,6 +233,12 @@ impl LogWindow {
     }
 }
 
+fn marks_of(tail: &VecDeque<Entry>) -> LogMarks {
+    let mut marks = LogMarks::default();
+    tail.iter().for_each(|entry| marks.add(Index(entry.index), entry_bytes(entry)));
+    marks
+}
+
 /// The first entries until `bytes_max` is passed, but at least one.
 fn limited<'a>(entries: impl Iterator<Item = &'a Entry>, bytes_max: Option<u64>) -> Vec<Entry> {
     let mut left = bytes_max.unwrap_or(u64::MAX);
@@ -225,7 +267,7 @@ impl Storage for LogWindow {
         context: GetEntriesContext,
     ) -> raft::Result<Vec<Entry>> {
         let bytes_max = bytes_max.into();
-        // Raft then wants a snapshot, is told that there is none for now, and tries again later.
+        // Raft then wants a snapshot.
         if low <= self.truncated.0 {
             return Err(Error::Store(StorageError::Compacted));
         }
@@ -266,11 +308,20 @@ impl Storage for LogWindow {
         Ok(self.last)
     }
 
-    /// There are no snapshots between stores yet, and none is needed: no replica drops an entry
-    /// that another one lacks (see [`crate::compaction`]).
-    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
-        // Raft ends the process at any other error.
-        Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+    /// A snapshot without data, at once: the driver sends the rows, and may send those of a later
+    /// entry.
+    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
+        // Raft ends the process at any other error, and at a snapshot of entry 0.
+        let not_now = Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable));
+        if self.applied == 0
+            || self.applied < request_index
+            || self.snapshots.is_held_off(PeerId(to))
+        {
+            return not_now;
+        }
+        let index = Index(self.applied);
+        let term = self.term_of(index).expect("the log begins at the applied entry or below");
+        Ok(convert::snapshot_to_raft(index, term, self.start.conf_state.clone()))
     }
 }
 

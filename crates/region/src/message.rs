@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 
-use crate::descriptor::{Epoch, Peer};
+use crate::descriptor::{Descriptor, Epoch, KeyRange, Peer};
 use crate::entry::LogEntry;
 use crate::ids::{Index, RegionId, Term};
 
 /// The kind of a message. Only kinds that may come from another store: raft's local ones, forwarded
-/// proposals, snapshots and leader transfers are left out, so a stranger cannot send them.
+/// proposals and leader transfers are left out, so a stranger cannot send them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MessageKind {
     /// A leader's entries.
@@ -15,6 +15,8 @@ pub enum MessageKind {
     Append,
     /// How far they were taken.
     AppendResponse,
+    /// A leader's snapshot. Goes as a stream of its own, never among other messages.
+    Snapshot,
     /// A candidate asks for a vote.
     RequestVote,
     /// The vote.
@@ -34,11 +36,12 @@ pub enum MessageKind {
 }
 
 /// All kinds with their numbers in eraftpb.
-const NUMBERS: [(MessageKind, u32); 10] = [
+const NUMBERS: [(MessageKind, u32); 11] = [
     (MessageKind::Append, 3),
     (MessageKind::AppendResponse, 4),
     (MessageKind::RequestVote, 5),
     (MessageKind::RequestVoteResponse, 6),
+    (MessageKind::Snapshot, 7),
     (MessageKind::Heartbeat, 8),
     (MessageKind::HeartbeatResponse, 9),
     (MessageKind::ReadIndex, 15),
@@ -92,6 +95,21 @@ pub struct Message {
     pub reject_hint: Index,
     /// Names the read that is asked for or answered, and comes back unread.
     pub context: Bytes,
+    /// A rejection that asks for a snapshot, of this index at least; 0 in all others.
+    pub request_snapshot: Index,
+    /// The region's state in the snapshot, of `Snapshot` only.
+    pub snapshot: Option<Box<SnapshotHead>>,
+}
+
+/// The state of a region that a snapshot has the rows of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotHead {
+    /// The last entry that is in the rows.
+    pub index: Index,
+    /// Its term.
+    pub term: Term,
+    /// The region as it is there.
+    pub descriptor: Descriptor,
 }
 
 /// A message with its address and the sender's versions.
@@ -105,8 +123,11 @@ pub struct Envelope {
     pub to: Peer,
     /// The sender's version of the region.
     pub epoch: Epoch,
-    /// All replicas have their logs on disk up to here; 0 if the sender does not know.
+    /// No replica that is waited for lacks an entry up to here; 0 if the sender does not know.
     pub gc_floor: Index,
+    /// The range of the region, for a receiver that may not have the replica yet: on votes, and on
+    /// messages of a leader to a replica that has not answered it.
+    pub range: Option<Box<KeyRange>>,
     /// The message itself.
     pub message: Message,
 }
@@ -121,7 +142,7 @@ mod tests {
             assert_eq!(kind.number(), number);
             assert_eq!(MessageKind::from_number(number), Some(kind));
         }
-        for local in [0, 1, 2, 7, 10, 11, 12, 13, 14, 19, u32::MAX] {
+        for local in [0, 1, 2, 10, 11, 12, 13, 14, 19, u32::MAX] {
             assert_eq!(MessageKind::from_number(local), None, "{local}");
         }
     }

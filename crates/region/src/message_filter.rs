@@ -3,13 +3,13 @@
 
 use crate::descriptor::{Descriptor, Peer};
 use crate::entry::LogEntry;
-use crate::ids::{Index, Term};
+use crate::ids::{Index, PeerId, Term};
 use crate::message::{Envelope, Message, MessageKind};
 use crate::read_index::CONTEXT_BYTES;
 use crate::status::Dropped;
 
 /// Far above every term and index that can come to be, far below where sums overflow.
-const NUMBER_MAX: u64 = 1 << 60;
+pub(crate) const NUMBER_MAX: u64 = 1 << 60;
 
 /// The greatest distance of a message's term above ours. Terms grow with elections, each of which
 /// needs a quorum and an election timeout: at the shortest default that is more than a week of
@@ -42,6 +42,8 @@ pub(crate) enum Refusal {
     VoteWithheld,
     Stale,
     Lagging,
+    /// A snapshot is being installed, or waits for it.
+    Installing,
 }
 
 impl Refusal {
@@ -55,6 +57,7 @@ impl Refusal {
             Self::VoteWithheld => &mut dropped.votes_withheld,
             Self::Stale => &mut dropped.stale,
             Self::Lagging => &mut dropped.lagging,
+            Self::Installing => &mut dropped.installing,
         };
         *counter += 1;
     }
@@ -94,15 +97,34 @@ pub(crate) fn filter(envelope: &Envelope, view: &FilterView<'_>) -> Result<(), R
     if is_valid { Ok(()) } else { Err(Refusal::Malformed) }
 }
 
+/// Checks what can be checked of a message for a replica that knows no member of its region.
+pub(crate) fn check_unknown(envelope: &Envelope) -> Result<(), Refusal> {
+    let (from, to) = (envelope.from.id, envelope.to.id);
+    // Raft takes id 0 for "no leader" and "no vote".
+    if from == PeerId(0) || to == PeerId(0) {
+        return Err(Refusal::Malformed);
+    }
+    if from == to {
+        return Err(Refusal::Stranger);
+    }
+    // The vote of a leader transfer passes: it breaks a promise, and such a replica makes none.
+    let is_valid = has_valid_numbers(&envelope.message) && envelope.gc_floor.0 < NUMBER_MAX;
+    if is_valid { Ok(()) } else { Err(Refusal::Malformed) }
+}
+
 fn has_valid_numbers(message: &Message) -> bool {
     let Message { term, log_term, index, commit, commit_term, reject_hint, .. } = message;
-    let numbers = [term.0, log_term.0, index.0, commit.0, commit_term.0, reject_hint.0];
+    let request = message.request_snapshot;
+    let numbers = [term.0, log_term.0, index.0, commit.0, commit_term.0, reject_hint.0, request.0];
+    let is_rejection = message.kind == MessageKind::AppendResponse && message.reject;
     // Term 0 marks a message of raft to itself, which skips all checks; forwarded read requests
     // have no other.
     (term.0 == 0) == (message.kind == MessageKind::ReadIndex)
         && numbers.iter().all(|number| *number < NUMBER_MAX)
         && message.context.len() <= CONTEXT_BYTES
         && (message.entries.is_empty() || message.kind == MessageKind::Append)
+        && (request == Index(0) || is_rejection)
+        && message.snapshot.is_some() == (message.kind == MessageKind::Snapshot)
 }
 
 /// A replica without a log may be behind by any number of terms: it believes the first that it
@@ -114,29 +136,25 @@ fn is_wild_term(term: Term, view: &FilterView<'_>) -> bool {
 /// Looks whether the sender counts on an entry that this replica acknowledged and does not have.
 ///
 /// A leader tells a follower of no commit beyond what that follower has acknowledged to it, in this
-/// very term; within a term the follower only adds to that. And the floor is what every replica has
-/// acknowledged as committed. So neither can exceed the log, unless the disk has lost a part of it,
-/// or is an older copy. Of earlier terms nothing is believed: such a message may be as late as it
-/// likes, and changes nothing.
+/// very term; within a term the follower only adds to that. So it cannot exceed the log, unless the
+/// disk has lost a part of it, or is an older copy. Of earlier terms nothing is believed: such a
+/// message may be as late as it likes, and changes nothing. The floor of the sender's log proves
+/// nothing: it does not wait for every replica (docs/decisions/0035-log-gc-by-need.md).
 ///
 /// A replica without a term has never acknowledged anything, as far as its disk knows, and one odd
 /// message is no proof for it: it takes the term, and no commit. If its disk did lose all, the
 /// leader's next heartbeat is the proof.
 fn filter_acknowledged(envelope: &Envelope, view: &FilterView<'_>) -> Result<(), Refusal> {
     let message = &envelope.message;
+    if envelope.gc_floor.0 >= NUMBER_MAX {
+        return Err(Refusal::Malformed);
+    }
     let counted_on = match message.kind {
         MessageKind::Heartbeat if message.term >= view.term => message.commit,
         _ => Index(0),
     };
-    let counted_on = counted_on.max(envelope.gc_floor);
-    if counted_on.0 >= NUMBER_MAX {
-        return Err(Refusal::Malformed);
-    }
     if counted_on <= view.last || view.term == Term(0) {
         return Ok(());
-    }
-    if message.term < view.term {
-        return Err(Refusal::Malformed);
     }
     Err(Refusal::LostLog(counted_on))
 }
@@ -170,8 +188,13 @@ fn filter_append_response(message: &Message, view: &FilterView<'_>) -> Result<()
         return Err(Refusal::Malformed);
     }
     // A rejection of what the follower has acknowledged since was overtaken by that. Raft 0.7 would
-    // go back below it, maybe to entries that are compacted.
-    if message.reject && view.matched.is_some_and(|matched| message.index <= matched) {
+    // go back below it, maybe to entries that are compacted. A replica without data has
+    // acknowledged nothing, and rejects at index 0.
+    let is_overtaken = |matched: Index| {
+        message.index < matched
+            || (message.index == matched && message.request_snapshot == Index(0))
+    };
+    if message.reject && view.matched.is_some_and(is_overtaken) {
         return Err(Refusal::Stale);
     }
     Ok(())
@@ -184,10 +207,22 @@ mod tests {
     use super::*;
     use crate::descriptor::{Epoch, Space};
     use crate::entry::EntryKind;
-    use crate::ids::{PeerId, RegionId, StoreId};
+    use crate::ids::{RegionId, StoreId};
+    use crate::message::SnapshotHead;
 
     fn member(id: u64) -> Peer {
         Peer { id: PeerId(id), store: StoreId(id) }
+    }
+
+    fn region() -> Descriptor {
+        Descriptor {
+            id: RegionId(1),
+            space: Space::Raw,
+            start: Bytes::new(),
+            end: Bytes::new(),
+            epoch: Epoch::default(),
+            peers: vec![member(1), member(2), member(3)],
+        }
     }
 
     fn entry(index: u64, term: u64) -> LogEntry {
@@ -212,6 +247,10 @@ mod tests {
                 _ => vec![],
             }
             .into(),
+            snapshot: (kind == MessageKind::Snapshot).then(|| {
+                let (index, term) = (Index(8), Term(3));
+                Box::new(SnapshotHead { index, term, descriptor: region() })
+            }),
             ..Message::default()
         };
         Envelope {
@@ -220,6 +259,7 @@ mod tests {
             to: member(1),
             epoch: Epoch::default(),
             gc_floor: Index(6),
+            range: None,
             message,
         }
     }
@@ -233,14 +273,7 @@ mod tests {
         spoil: impl FnOnce(&mut Envelope),
         change: impl FnOnce(&mut FilterView<'_>),
     ) -> Result<(), Refusal> {
-        let descriptor = Descriptor {
-            id: RegionId(1),
-            space: Space::Raw,
-            start: Bytes::new(),
-            end: Bytes::new(),
-            epoch: Epoch::default(),
-            peers: vec![member(1), member(2), member(3)],
-        };
+        let descriptor = region();
         let mut view = FilterView {
             descriptor: &descriptor,
             me: member(1),
@@ -288,6 +321,12 @@ mod tests {
             if kind != MessageKind::Append {
                 expect(Refusal::Malformed, |e| e.message.entries = vec![entry(9, 3)]);
             }
+            expect(Refusal::Malformed, |e| e.message.request_snapshot = Index(1));
+            expect(Refusal::Malformed, |e| {
+                let head = SnapshotHead { index: Index(8), term: Term(3), descriptor: region() };
+                let other = if e.message.snapshot.is_some() { None } else { Some(head.into()) };
+                e.message.snapshot = other;
+            });
         }
     }
 
@@ -322,6 +361,17 @@ mod tests {
         assert_eq!(reject(8, 9), Err(Refusal::Malformed));
         assert_eq!(reject(7, 2), Err(Refusal::Stale));
         assert_eq!(reject(8, 2), Ok(()));
+        // A replica without data has acknowledged nothing, and asks for a snapshot at index 0.
+        let ask = |matched| {
+            let spoil = |e: &mut Envelope| {
+                (e.message.reject, e.message.request_snapshot) = (true, Index(1));
+                e.message.index = Index(0);
+            };
+            let view = |view: &mut FilterView<'_>| view.matched = Some(Index(matched));
+            filtered_by(MessageKind::AppendResponse, spoil, view)
+        };
+        assert_eq!(ask(0), Ok(()));
+        assert_eq!(ask(1), Err(Refusal::Stale), "of the time before its data");
     }
 
     #[test]
@@ -368,8 +418,10 @@ mod tests {
             e.message.term = Term(4);
         };
         assert_eq!(filtered(heartbeat, earlier), Ok(()), "it may be late, and raft ignores it");
+        // A leader's log may begin behind the end of one that it does not wait for.
         let floor = |e: &mut Envelope| e.gc_floor = Index(12);
-        assert_eq!(filtered(MessageKind::Append, floor), Err(Refusal::LostLog(Index(12))));
+        assert_eq!(filtered(MessageKind::Append, floor), Ok(()));
+        assert_eq!(filtered(heartbeat, floor), Ok(()));
         // Commits of other kinds are bounded by raft itself.
         assert_eq!(filtered(MessageKind::Append, beyond), Ok(()));
         let blank = filtered_by(heartbeat, beyond, |view| {

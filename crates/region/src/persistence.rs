@@ -7,13 +7,13 @@
 
 use std::collections::VecDeque;
 
-use raft::ReadState;
 use raft::eraftpb::{Entry, Message, MessageType};
+use raft::{ReadState, Ready};
 
 use crate::consensus::Consensus;
 use crate::convert;
-use crate::effects::LogWrite;
-use crate::ids::{PeerId, RegionId, Term};
+use crate::effects::{LogReset, LogWrite};
+use crate::ids::{Index, PeerId, RegionId, Term};
 
 /// The output of one Ready.
 pub(crate) struct ReadyOutput {
@@ -32,10 +32,42 @@ pub(crate) struct InflightWrites {
     held: VecDeque<InflightWrite>,
     /// The term that is on disk.
     persisted_term: u64,
+    /// Numbers up to here are of the time before raft: raft counts its Readies from 1.
+    offset: u64,
     /// Of the last Ready.
     last_number: u64,
+    /// Of the last write, synced or not.
+    last_write: u64,
     /// The highest that was reported to be on disk.
     persisted_number: u64,
+}
+
+/// The writes of a replica before it had a raft node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EarlierWrites {
+    last_number: u64,
+    persisted_number: u64,
+}
+
+impl EarlierWrites {
+    /// The number of another one.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Whether all are on disk.
+    pub(crate) fn are_done(&self) -> bool {
+        self.persisted_number == self.last_number
+    }
+
+    /// One is on disk, and all before it.
+    pub(crate) fn persisted(&mut self, number: u64) {
+        assert!(number <= self.last_number, "write {number} was never asked for");
+        let before = self.persisted_number;
+        assert!(number > before, "write {number} is told to be on disk after write {before}");
+        self.persisted_number = number;
+    }
 }
 
 struct InflightWrite {
@@ -48,14 +80,31 @@ struct InflightWrite {
 }
 
 impl InflightWrites {
-    /// None yet, of a replica that was found with this term on disk.
-    pub(crate) fn new(persisted_term: Term) -> InflightWrites {
-        InflightWrites {
+    /// Of a replica that was found with this term, and may have written it before it had a raft
+    /// node.
+    pub(crate) fn new(found_term: Term, earlier: EarlierWrites) -> InflightWrites {
+        let EarlierWrites { last_number, persisted_number } = earlier;
+        assert!(persisted_number <= last_number, "write {persisted_number} was never asked for");
+        let mut writes = InflightWrites {
             held: VecDeque::new(),
-            persisted_term: persisted_term.0,
-            last_number: 0,
-            persisted_number: 0,
+            persisted_term: found_term.0,
+            offset: last_number,
+            last_number,
+            last_write: last_number,
+            persisted_number,
+        };
+        if persisted_number < last_number {
+            // The vote that it goes on with may be in that write: nothing leaves before it.
+            writes.persisted_term = 0;
+            let (number, term) = (last_number, found_term.0);
+            writes.held.push_back(InflightWrite { number, term, messages: vec![] });
         }
+        writes
+    }
+
+    /// Whether all writes are on disk, those of a mere commit index too.
+    pub(crate) fn are_done(&self) -> bool {
+        self.held.is_empty() && self.persisted_number >= self.last_write
     }
 
     /// How many writes are under way.
@@ -71,16 +120,16 @@ impl InflightWrites {
         consensus: &mut Consensus,
     ) -> ReadyOutput {
         let mut ready = consensus.ready();
-        // No kind of message carries one (`MessageKind`), so none can have come from outside
-        // either.
-        assert!(ready.snapshot().is_empty(), "a snapshot, which nobody sends");
-        let number = ready.number();
+        let number = self.offset + ready.number();
         self.last_number = number;
         let entries = ready.take_entries();
+        let reset = take_snapshot(&ready, consensus);
+        assert!(reset.is_none() || entries.is_empty(), "entries behind a snapshot");
         let applied = consensus.applied_index();
         // Raft must be able to read them back before `advance` is called.
         consensus.window_mut().append(&entries, applied);
-        let write = (ready.hs().is_some() || !entries.is_empty()).then(|| LogWrite {
+        let is_written = ready.hs().is_some() || !entries.is_empty() || reset.is_some();
+        let write = is_written.then(|| LogWrite {
             region,
             peer,
             number,
@@ -89,7 +138,9 @@ impl InflightWrites {
             hard_state: Some(convert::hard_state_from_raft(&consensus.hard_state())),
             entries: entries.into_iter().map(convert::entry_from_raft).collect(),
             sync: ready.must_sync(),
+            reset,
         });
+        self.last_write = if write.is_some() { number } else { self.last_write };
         let mut taken = ReadyOutput {
             messages: ready.take_messages(),
             write,
@@ -118,7 +169,7 @@ impl InflightWrites {
             last.messages.append(&mut messages);
         } else {
             // With no write on its way, all that these messages could promise is on disk.
-            consensus.persisted(number);
+            consensus.persisted(number - self.offset);
             taken.messages.append(&mut messages);
         }
         taken
@@ -132,7 +183,7 @@ impl InflightWrites {
         self.persisted_number = number;
         let mut messages = vec![];
         while let Some(mut held) = self.held.pop_front_if(|held| held.number <= number) {
-            consensus.persisted(held.number);
+            consensus.persisted(held.number - self.offset);
             debug_assert!(held.term >= self.persisted_term, "the term on disk goes back");
             self.persisted_term = held.term;
             messages.append(&mut held.messages);
@@ -152,4 +203,16 @@ impl InflightWrites {
             "a write that is not made yet"
         );
     }
+}
+
+/// Lets the window begin behind the snapshot of a Ready, if it has one.
+fn take_snapshot(ready: &Ready, consensus: &mut Consensus) -> Option<LogReset> {
+    if ready.snapshot().is_empty() {
+        return None;
+    }
+    let metadata = ready.snapshot().get_metadata();
+    let (index, term) = (Index(metadata.index), Term(metadata.term));
+    // As with entries: raft reads it back before `advance` is called.
+    consensus.window_mut().reset(index, term, metadata.get_conf_state().clone());
+    Some(LogReset { index, term })
 }

@@ -193,6 +193,29 @@ impl ProposalQueue {
         std::mem::take(&mut self.proposed).into_values().flatten()
     }
 
+    /// Gives up the tickets up to this entry: a snapshot takes the place of the log there, and does
+    /// not tell their fate. Those above it are rejected if they are of a former term, for terms grow
+    /// along a log; the others wait on.
+    pub(crate) fn pass_over(
+        &mut self,
+        index: Index,
+        term: Term,
+        mut reject: impl FnMut(Ticket, Reject),
+    ) -> Vec<Ticket> {
+        assert!(term >= self.committed_term, "term {term} after {}", self.committed_term);
+        self.committed_term = term;
+        let tickets = |places: Vec<(_, Vec<Ticket>)>| -> Vec<Ticket> {
+            places.into_iter().flat_map(|(_, tickets)| tickets).collect()
+        };
+        let passed = self.proposed.extract_if(.., |place, _| place.0 <= index).collect();
+        let lost = self.proposed.extract_if(.., |place, _| place.1 < term).collect();
+        let (passed, lost) = (tickets(passed), tickets(lost));
+        self.proposed_count -= passed.len() + lost.len();
+        // The region may rest from now on: no entry would decide about them.
+        lost.into_iter().for_each(|ticket| reject(ticket, Reject::StaleCommand));
+        passed
+    }
+
     /// Checks the counts, and that no ticket waits at a place that was handed out.
     pub(crate) fn check(&self, handed_out: Index) {
         let bytes: usize = self.queue.iter().map(|queued| queued.command.len()).sum();
@@ -273,6 +296,19 @@ mod tests {
         assert_eq!(take_tickets(6, 3), [Ticket(4), Ticket(5)]);
         assert_eq!(stale, [3]);
         assert_eq!(proposals.proposed(), 0);
+    }
+
+    #[test]
+    fn a_snapshot_leaves_open_what_it_has_and_decides_about_former_terms_above() {
+        let mut proposals = queue(&Config::default(), &[1, 1, 1, 1]);
+        proposals.place(Index(5), Term(1), 1);
+        proposals.place(Index(9), Term(1), 1);
+        proposals.place(Index(9), Term(2), 1);
+        let mut stale = vec![];
+        let passed = proposals.pass_over(Index(5), Term(2), |ticket, _| stale.push(ticket.0));
+        assert_eq!((passed, stale), (vec![Ticket(1)], vec![2]));
+        proposals.check(Index(5));
+        assert_eq!(proposals.take_tickets(Index(9), Term(2), |_, _| panic!("lost")), [Ticket(3)]);
     }
 
     #[test]

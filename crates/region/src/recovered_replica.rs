@@ -42,6 +42,8 @@ pub struct UnbornReplica {
     pub region: RegionId,
     /// The replica on this store.
     pub peer: PeerId,
+    /// The region that was split.
+    pub parent: RegionId,
     /// The hard state that is in the log.
     pub hard_state: HardState,
     /// The runs of terms in the log.
@@ -52,16 +54,21 @@ pub struct UnbornReplica {
     pub tail: Vec<LogEntry>,
 }
 
-impl UnbornReplica {
-    /// A replica that no other one has heard of.
-    pub(crate) fn new(region: RegionId, peer: PeerId) -> Self {
-        let hard_state = RecoveredReplica::hard_state_of_split();
-        Self { region, peer, hard_state, terms: vec![], last: SPLIT_INDEX, tail: vec![] }
-    }
+/// A replica that a message has made, and that has no rows yet: its state is all that the log has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UninitialisedReplica {
+    /// The region.
+    pub region: RegionId,
+    /// The replica on this store.
+    pub peer: PeerId,
+    /// The hard state that is in the log.
+    pub hard_state: HardState,
+}
 
+impl UnbornReplica {
     /// The replica, of a region as its split has made it.
     pub(crate) fn born(self, descriptor: Descriptor) -> RecoveredReplica {
-        let Self { region, peer, hard_state, terms, last, tail } = self;
+        let Self { region, peer, parent: _, hard_state, terms, last, tail } = self;
         assert_eq!(region, descriptor.id, "another region than the log's");
         let (applied, truncated) = ((SPLIT_INDEX, SPLIT_TERM), (SPLIT_INDEX, SPLIT_TERM));
         RecoveredReplica { descriptor, peer, hard_state, applied, truncated, terms, last, tail }
@@ -75,19 +82,36 @@ impl RecoveredReplica {
         HardState { term: SPLIT_TERM, vote: None, commit: SPLIT_INDEX }
     }
 
-    /// A replica without any state.
-    #[must_use]
-    pub fn fresh(descriptor: Descriptor, peer: PeerId) -> Self {
+    /// A replica that no other one has heard of: of a region as a split has made it, with this hard
+    /// state.
+    pub(crate) fn of_split(descriptor: Descriptor, peer: PeerId, hard_state: HardState) -> Self {
+        let begin = (SPLIT_INDEX, SPLIT_TERM);
+        Self::behind(descriptor, peer, hard_state, begin)
+    }
+
+    /// A replica whose rows hold an entry, and whose log begins behind it and is empty.
+    pub(crate) fn behind(
+        descriptor: Descriptor,
+        peer: PeerId,
+        hard_state: HardState,
+        begin: (Index, Term),
+    ) -> Self {
         Self {
             descriptor,
             peer,
-            hard_state: HardState::default(),
-            applied: (Index(0), Term(0)),
-            truncated: (Index(0), Term(0)),
+            hard_state,
+            applied: begin,
+            truncated: begin,
             terms: vec![],
-            last: Index(0),
+            last: begin.0,
             tail: vec![],
         }
+    }
+
+    /// A replica without any state.
+    #[must_use]
+    pub fn fresh(descriptor: Descriptor, peer: PeerId) -> Self {
+        Self::behind(descriptor, peer, HardState::default(), (Index(0), Term(0)))
     }
 
     /// The commit index to start from: what is applied was committed.
@@ -127,10 +151,7 @@ impl RecoveredReplica {
     }
 
     fn check_members(&self) -> Result<(), CreateReplicaError> {
-        let ids = || self.descriptor.peers.iter().map(|peer| peer.id);
-        // Raft takes id 0 for "no leader" and "no vote", and would count a doubled member once.
-        let once = |id| ids().filter(|other| *other == id).count() == 1;
-        if ids().all(|id| id != PeerId(0) && once(id)) && ids().any(|id| id == self.peer) {
+        if self.descriptor.has_sound_members() && self.descriptor.peer(self.peer).is_some() {
             return Ok(());
         }
         Err(CreateReplicaError::NotMember { region: self.descriptor.id, peer: self.peer })

@@ -16,25 +16,29 @@ use crate::consensus::Consensus;
 use crate::convert;
 use crate::descriptor::{Descriptor, Peer, RegionSize};
 use crate::effects::{
-    ApplyTask, Committed, Compaction, LostLog, ReadGrant, ReplicaBirth, RoleChange, WildTerm,
+    ApplyTask, Committed, LostLog, ReadGrant, ReplicaBirth, RoleChange, WildTerm,
 };
 use crate::entry::LogEntry;
 use crate::epoch::{self, ReplicaStanding};
 use crate::error::Reject;
 use crate::event::{RegionChange, RequestPrecondition};
-use crate::ids::{Index, PeerId, Term, Ticket, Time};
+use crate::ids::{Index, PeerId, StageId, Term, Ticket, Time};
 use crate::invariants::{self, ProgressNumbers};
 use crate::lease::Promise;
 use crate::message::{Envelope, Message, MessageKind};
 use crate::message_filter::{self, FilterView, Refusal};
-use crate::persistence::{InflightWrites, ReadyOutput};
+use crate::persistence::{EarlierWrites, InflightWrites, ReadyOutput};
 use crate::proposals::ProposalQueue;
 use crate::read_path::ReadPath;
 use crate::recovered_replica::RecoveredReplica;
+use crate::snapshot_install::SnapshotInstall;
 use crate::split_policy::SplitPolicy;
-use crate::status::Status;
 use crate::step_context::StepContext;
 
+mod log_gc;
+mod numbers;
+mod sending;
+mod snapshots;
 mod splits;
 
 pub(crate) struct Replica {
@@ -45,6 +49,7 @@ pub(crate) struct Replica {
     proposals: ProposalQueue,
     read_path: ReadPath,
     applying: ApplyProgress,
+    install: SnapshotInstall,
     promise: Promise,
     compactor: Compactor,
     split_policy: SplitPolicy,
@@ -52,17 +57,27 @@ pub(crate) struct Replica {
     outgoing: Vec<eraftpb::Message>,
     /// Births of replicas by a split of this step.
     births: Vec<ReplicaBirth>,
-    /// The term and the leader that the driver knows.
-    reported: (Term, Option<PeerId>),
-    /// Members whose wild terms were reported to the driver.
-    reported_wild_terms: BTreeSet<PeerId>,
+    reported: Reported,
     /// At the end of the last step.
     before: ProgressNumbers,
 }
 
+/// The last that the driver was told.
+struct Reported {
+    /// The term and the leader.
+    role: (Term, Option<PeerId>),
+    /// Members that have sent wild terms.
+    wild_terms: BTreeSet<PeerId>,
+}
+
 impl Replica {
     /// Starts a replica on what was found, which must have been checked to be sound.
-    pub(crate) fn new(found: RecoveredReplica, promise: Promise, config: &Config) -> Self {
+    pub(crate) fn new(
+        found: RecoveredReplica,
+        promise: Promise,
+        earlier: EarlierWrites,
+        config: &Config,
+    ) -> Self {
         let consensus = Consensus::new(&found, config);
         let me = found.descriptor.peer(found.peer).expect("it was checked to be a member");
         let applied = found.applied.0;
@@ -70,17 +85,17 @@ impl Replica {
         let mut replica = Self {
             me,
             consensus,
-            inflight_writes: InflightWrites::new(term),
+            inflight_writes: InflightWrites::new(term, earlier),
             proposals: ProposalQueue::default(),
             read_path: ReadPath::new(me.id, config.seed),
             applying: ApplyProgress::new(applied),
+            install: SnapshotInstall::default(),
             promise,
             compactor: Compactor::new(applied),
             split_policy: SplitPolicy::default(),
             outgoing: vec![],
             births: vec![],
-            reported: (term, None),
-            reported_wild_terms: BTreeSet::new(),
+            reported: Reported { role: (term, None), wild_terms: BTreeSet::new() },
             before: ProgressNumbers::default(),
             descriptor: found.descriptor,
         };
@@ -94,32 +109,18 @@ impl Replica {
         &self.descriptor
     }
 
-    pub(crate) fn status(&self) -> Status {
-        let numbers = self.numbers();
-        Status {
-            peer: self.me.id,
-            term: numbers.term,
-            leader: self.leader(),
-            role: self.consensus.role(),
-            first: Index(numbers.truncated.0 + 1),
-            applied: numbers.applied,
-            commit: numbers.commit,
-            persisted: numbers.persisted,
-            last: numbers.last,
-            gc_floor: numbers.floor,
-            queued: self.proposals.queued(),
-            proposed: self.proposals.proposed(),
-            reads: self.read_path.count(),
-            size: self.split_policy.size(),
-        }
-    }
-
     /// Time has passed, once.
     pub(crate) fn tick(&mut self, step: &mut StepContext<'_>) {
+        // A campaign would read entries that are gone (R15). The promise stays as it is.
+        if self.is_installing() {
+            return;
+        }
+        self.consensus.window_mut().snapshots().tick(step.now);
         self.promise.tick();
         // Raft's own election timer needs no look at the promise: the same message of the leader
         // sets both anew, and the timer is never the shorter one.
         self.consensus.tick();
+        self.compactor.tick();
         let leader = self.leader();
         self.read_path.tick(leader, &mut self.consensus, step);
         self.want_split(step);
@@ -128,7 +129,7 @@ impl Replica {
     /// Tries to become leader, unless another leader may count on this replica.
     pub(crate) fn campaign(&mut self) {
         // A leader may serve reads under a lease that rests on the promise.
-        if !self.promise.binds() {
+        if !self.promise.binds() && !self.is_installing() {
             self.consensus.campaign();
         }
     }
@@ -145,7 +146,7 @@ impl Replica {
     }
 
     /// Some refusals concern more than the message.
-    fn notice_refusal(
+    pub(super) fn notice_refusal(
         &mut self,
         refusal: Refusal,
         envelope: &Envelope,
@@ -158,7 +159,7 @@ impl Replica {
                 step.effects.lost_logs.push(LostLog { region, from, acknowledged, last });
             }
             // Once for each member: it may repeat the message as often as it likes.
-            Refusal::WildTerm if self.reported_wild_terms.insert(from.id) => {
+            Refusal::WildTerm if self.reported.wild_terms.insert(from.id) => {
                 let (term, here) = (envelope.message.term, self.consensus.term());
                 step.effects.wild_terms.push(WildTerm { region, from, term, here });
             }
@@ -167,18 +168,17 @@ impl Replica {
     }
 
     fn admit_message(&self, envelope: &Envelope, config: &Config) -> Result<(), Refusal> {
+        if self.is_installing() {
+            return Err(Refusal::Installing);
+        }
+        message_filter::filter(envelope, &self.filter_view(envelope.from.id))?;
         let is_leader = self.consensus.is_leader();
-        let view = FilterView {
-            descriptor: &self.descriptor,
-            me: self.me,
-            term: self.consensus.term(),
-            last: self.consensus.last(),
-            is_leader,
-            matched: self.consensus.matched(envelope.from.id).filter(|_| is_leader),
-        };
-        message_filter::filter(envelope, &view)?;
         let message = &envelope.message;
         match message.kind {
+            // It comes by a stream of its own, with its rows.
+            MessageKind::Snapshot => Err(Refusal::Malformed),
+            // The writes under way have to end before the snapshot is taken.
+            MessageKind::Append if self.install.is_staged() => Err(Refusal::Installing),
             // For candidates of all terms: raft forgets its leader at the sight of a higher one,
             // while the leader still serves reads under its lease (docs/decisions/0005-leases.md).
             MessageKind::RequestVote | MessageKind::RequestPreVote if self.promise.binds() => {
@@ -201,6 +201,18 @@ impl Replica {
         }
     }
 
+    fn filter_view(&self, from: PeerId) -> FilterView<'_> {
+        let is_leader = self.consensus.is_leader();
+        FilterView {
+            descriptor: &self.descriptor,
+            me: self.me,
+            term: self.consensus.term(),
+            last: self.consensus.last(),
+            is_leader,
+            matched: self.consensus.matched(from).filter(|_| is_leader),
+        }
+    }
+
     fn take_message(&mut self, envelope: Envelope, step: &mut StepContext<'_>) {
         // The floor may be ahead of the commit index here, and counts only up to it.
         self.compactor.raise_floor(envelope.gc_floor.min(self.consensus.commit()));
@@ -215,6 +227,8 @@ impl Replica {
         }
         let term = envelope.message.term;
         let mut message = envelope.message;
+        self.note_heard(from, &message);
+        self.finish_acknowledged_snapshot(from, &message);
         if kind == MessageKind::Heartbeat && message.commit > self.consensus.last() {
             // Of an earlier term, or to a replica that has no term: raft must not see it.
             message.commit = self.consensus.last();
@@ -259,7 +273,9 @@ impl Replica {
         follower: bool,
         step: &mut StepContext<'_>,
     ) {
-        match epoch::check(precondition, &self.standing(), !follower) {
+        // The rows are about to be those of the snapshot, whose descriptor is not here yet.
+        let leader_only = !follower || self.is_installing();
+        match epoch::check(precondition, &self.standing(), leader_only) {
             Ok(()) => {
                 self.split_policy.note_request(precondition.span.as_ref(), 0);
                 self.read_path.admit(ticket, follower, &self.consensus, step);
@@ -275,6 +291,9 @@ impl Replica {
         served: Time,
         step: &mut StepContext<'_>,
     ) {
+        if self.is_installing() {
+            return step.reject(grant.ticket, Reject::NotLeader { leader: self.leader() });
+        }
         self.read_path.revoke_grant(grant, served, step);
     }
 
@@ -285,7 +304,7 @@ impl Replica {
         if !self.read_path.revoke_answer(context, step) {
             return false;
         }
-        if !self.consensus.is_read_queue_full() {
+        if !self.is_installing() && !self.consensus.is_read_queue_full() {
             let kind = MessageKind::ReadIndex;
             let question = Message { kind, context: context.clone(), ..Message::default() };
             let question = convert::message_to_raft(answer.to.id, self.me.id, question);
@@ -296,9 +315,10 @@ impl Replica {
     }
 
     /// A write reached the disk.
-    pub(crate) fn persisted(&mut self, number: u64) {
+    pub(crate) fn persisted(&mut self, number: u64, step: &mut StepContext<'_>) {
         let messages = self.inflight_writes.persisted(number, &mut self.consensus);
         self.outgoing.extend(messages);
+        self.end_install(step);
     }
 
     /// Entries became visible to reads, and have changed the region.
@@ -323,6 +343,10 @@ impl Replica {
     /// Old entries were read from disk.
     pub(crate) fn fetched(&mut self, context: u64, entries: Vec<LogEntry>) {
         let (low, high, askers) = self.consensus.window_mut().fetches().end(context);
+        // Of the time when it led.
+        if self.is_installing() {
+            return;
+        }
         // Raft sends on what it is lent as its own log, so entries from another place must not
         // pass.
         let first = entries.first().map(|entry| entry.index.0);
@@ -339,50 +363,77 @@ impl Replica {
     }
 
     /// The page store holds the region durably.
-    pub(crate) fn checkpointed(&mut self, applied: Index) {
+    pub(crate) fn checkpointed(&mut self, applied: Index, installed: Option<StageId>) {
+        if let Some(stage) = installed {
+            self.rooted(stage);
+        }
         self.compactor.raise_durable(applied);
     }
 
     /// Messages to a replica do not get through.
     pub(crate) fn unreachable(&mut self, peer: PeerId) {
+        if self.is_installing() {
+            return;
+        }
         self.consensus.unreachable(peer);
     }
 
     /// Turns what came of the step's events into effects.
-    pub(crate) fn finish(&mut self, step: &mut StepContext<'_>) {
+    ///
+    /// `has_unborn`: whether a split of this region that made a replica here has to be repeated.
+    pub(crate) fn finish(&mut self, has_unborn: bool, step: &mut StepContext<'_>) {
+        if !self.is_installing() {
+            self.finish_step(step);
+            if self.install.is_staged() {
+                // As they are before the snapshot: they stay so until it is installed.
+                self.note_numbers();
+                self.take_staged(has_unborn, step);
+            }
+        }
+        self.reset_log(step);
+        if !self.is_installing() {
+            self.weigh_log(step);
+        }
+        self.send(step);
+        if !self.is_installing() {
+            self.compact(step);
+            self.note_numbers();
+        }
+    }
+
+    fn finish_step(&mut self, step: &mut StepContext<'_>) {
         // The role comes first: a deposed leader proposes nothing, and rejects what was queued.
         self.notice_role(step);
         self.propose_entry(step);
         // Before the Readies, so that the question leaves with this step's messages.
         self.read_path.ask(&mut self.consensus, step);
+        self.take_readies(step);
+        self.bear(step);
+        // After the Readies: a quorum's answer that came in this step grants its reads in this
+        // step.
+        let region = self.descriptor.id;
+        self.read_path.release(region, self.consensus.applied_index(), step);
+        // At the end of the step, when raft has asked for all of them.
+        let fetches = self.consensus.window_mut().fetches().take_unsent(region, self.me.id);
+        step.effects.fetches.extend(fetches);
+    }
+
+    fn take_readies(&mut self, step: &mut StepContext<'_>) {
         let region = self.descriptor.id;
         while self.consensus.has_ready() {
             let taken = self.inflight_writes.take(region, self.me.id, &mut self.consensus);
             self.carry_out(taken, step);
         }
-        self.bear(step);
-        // After the Readies: a quorum's answer that came in this step grants its reads in this
-        // step.
-        self.read_path.release(region, self.consensus.applied_index(), step);
-        self.send(step);
-        // At the end of the step, when raft has asked for all of them.
-        let fetches = self.consensus.window_mut().fetches().take_unsent(region, self.me.id);
-        step.effects.fetches.extend(fetches);
-        self.compact(step);
-        let now = self.numbers();
-        invariants::check_step(&self.before, &now);
-        invariants::check_state(&now);
-        self.before = now;
     }
 
     /// Reports another leader or term, and rejects requests that only the former leader could
     /// serve.
     fn notice_role(&mut self, step: &mut StepContext<'_>) {
         let (term, leader) = (self.consensus.term(), self.consensus.leader());
-        if (term, leader) == self.reported {
+        if (term, leader) == self.reported.role {
             return;
         }
-        self.reported = (term, leader);
+        self.reported.role = (term, leader);
         let leader = self.leader();
         let is_leader = self.consensus.is_leader();
         let region = self.descriptor.id;
@@ -390,6 +441,7 @@ impl Replica {
         let why = Reject::NotLeader { leader };
         self.read_path.restart(is_leader, &why, step);
         self.split_policy.restart();
+        self.compactor.restart();
         if !is_leader {
             // Only those that are not in the log: an entry of this leader may still be committed by
             // the next one, and a client that was refused would see its write happen.
@@ -437,38 +489,6 @@ impl Replica {
         }
     }
 
-    /// Puts what raft wants sent into envelopes.
-    fn send(&mut self, step: &mut StepContext<'_>) {
-        // Only up to the commit index: an entry above may be on every disk and still be replaced,
-        // and the floor has to stay true under each later leader
-        // (docs/decisions/0004-log-gc-without-snapshots.md).
-        if let Some(floor) = self.consensus.matched_by_all() {
-            self.compactor.raise_floor(floor.min(self.consensus.commit()));
-        }
-        for message in self.outgoing.drain(..) {
-            // A member may have gone since.
-            let Some(to) = self.descriptor.peer(PeerId(message.to)) else { continue };
-            step.effects.messages.push(Envelope {
-                region: self.descriptor.id,
-                from: self.me,
-                to,
-                epoch: self.descriptor.epoch,
-                gc_floor: self.compactor.floor(),
-                message: convert::message_from_raft(message),
-            });
-        }
-    }
-
-    fn compact(&mut self, step: &mut StepContext<'_>) {
-        let window = self.consensus.window();
-        let (truncated, last) = (window.truncated(), window.last());
-        let plan = self.compactor.plan(truncated, self.consensus.applied_index(), last);
-        let Some(first) = plan else { return };
-        let term_before = self.consensus.window_mut().compact(first);
-        let region = self.descriptor.id;
-        step.effects.compact.push(Compaction { region, peer: self.me.id, first, term_before });
-    }
-
     /// Gives back every ticket: those that had no effect through `reject`, those whose fate is
     /// open as the result.
     pub(crate) fn drain(
@@ -485,11 +505,15 @@ impl Replica {
     /// Checks the whole state.
     pub(crate) fn check(&self) {
         invariants::check_state(&self.numbers());
-        self.consensus.check();
+        assert!(self.outgoing.is_empty(), "messages were left behind");
         self.inflight_writes.check();
+        // The log is another one already than the rows.
+        if self.is_installing() {
+            return;
+        }
+        self.consensus.check();
         self.proposals.check(self.applying.handed_out());
         self.read_path.check(self.consensus.applied_index());
-        assert!(self.outgoing.is_empty(), "messages were left behind");
         self.applying.check(&self.consensus);
     }
 
@@ -504,19 +528,6 @@ impl Replica {
             term: self.consensus.term(),
             is_leader: self.consensus.is_leader(),
             leader: self.leader(),
-        }
-    }
-
-    fn numbers(&self) -> ProgressNumbers {
-        ProgressNumbers {
-            term: self.consensus.term(),
-            truncated: self.consensus.window().truncated(),
-            applied: self.consensus.applied_index(),
-            handed_out: self.applying.handed_out(),
-            commit: self.consensus.commit(),
-            persisted: self.consensus.persisted_index(),
-            last: self.consensus.last(),
-            floor: self.compactor.floor(),
         }
     }
 }

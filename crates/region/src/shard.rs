@@ -2,20 +2,26 @@
 
 use std::collections::BTreeMap;
 
+use crate::admissions::Admissions;
 use crate::config::Config;
 use crate::descriptor::Descriptor;
-use crate::effects::{Effects, NewReplica};
-use crate::error::{CreateReplicaError, Reject};
+use crate::effects::Effects;
+use crate::error::CreateReplicaError;
 use crate::event::Event;
 use crate::held_votes::HeldVotes;
 use crate::ids::{RegionId, Ticket, Time};
+use crate::kept_logs::KeptLogs;
 use crate::lease::Promise;
 use crate::message::{Envelope, MessageKind};
+use crate::persistence::EarlierWrites;
 use crate::recovered_replica::{RecoveredReplica, UnbornReplica};
 use crate::replica::Replica;
 use crate::status::{Stats, Status};
 use crate::step_context::StepContext;
 use crate::timers::Timers;
+use crate::uninitialised::UninitialisedSlot;
+
+mod absent;
 
 /// The replicas that one thread drives. Makes no call to the world: events and the time go in,
 /// effects come out. Two shards that are given the same do the same.
@@ -25,9 +31,16 @@ pub struct Shard {
     /// Replicas of the log whose splits are applied again first. They take no message: what they
     /// know of their regions is not here yet.
     unborn: BTreeMap<RegionId, UnbornReplica>,
+    /// Replicas without data. They have no timer.
+    uninitialised: BTreeMap<RegionId, UninitialisedSlot>,
+    /// Those with events since they were last finished; maybe doubled.
+    uninitialised_touched: Vec<RegionId>,
+    /// Questions to the store about regions that are not here.
+    admissions: Admissions,
     /// Votes that were asked of regions that are not here.
     held_votes: HeldVotes,
     timers: Timers,
+    kept_logs: KeptLogs,
     /// Regions with events since they were last finished.
     touched: Vec<RegionId>,
     now: Time,
@@ -52,8 +65,12 @@ impl Shard {
             config,
             replicas: BTreeMap::new(),
             unborn: BTreeMap::new(),
+            uninitialised: BTreeMap::new(),
+            uninitialised_touched: vec![],
+            admissions: Admissions::default(),
             held_votes: HeldVotes::default(),
             timers: Timers::default(),
+            kept_logs: KeptLogs::default(),
             touched: vec![],
             now: Time(0),
             stats: Stats::default(),
@@ -75,35 +92,20 @@ impl Shard {
     ) -> Result<(), CreateReplicaError> {
         self.move_time(now);
         let promise = Promise::at_start(found.hard_state.term, self.config.election_ticks);
-        self.insert(found, promise, campaign)
-    }
-
-    /// Keeps what the log has of a replica until the split that made it is applied again.
-    ///
-    /// # Errors
-    ///
-    /// If the region is here already.
-    pub fn keep_unborn(&mut self, unborn: UnbornReplica) -> Result<(), CreateReplicaError> {
-        let region = unborn.region;
-        if self.replicas.contains_key(&region) || self.unborn.contains_key(&region) {
-            return Err(CreateReplicaError::Exists(region));
-        }
-        self.unborn.insert(region, unborn);
-        Ok(())
+        self.insert(found, promise, EarlierWrites::default(), campaign)
     }
 
     fn insert(
         &mut self,
         found: RecoveredReplica,
         promise: Promise,
+        earlier: EarlierWrites,
         campaign: bool,
     ) -> Result<(), CreateReplicaError> {
         found.check()?;
         let region = found.descriptor.id;
-        if self.replicas.contains_key(&region) {
-            return Err(CreateReplicaError::Exists(region));
-        }
-        let mut replica = Replica::new(found, promise, &self.config);
+        self.check_free(region)?;
+        let mut replica = Replica::new(found, promise, earlier, &self.config);
         if campaign {
             replica.campaign();
         }
@@ -112,33 +114,6 @@ impl Shard {
         self.touched.push(region);
         self.replicas.insert(region, ReplicaSlot { replica, is_touched: true });
         Ok(())
-    }
-
-    /// Creates a replica that a split has made.
-    fn create_new(&mut self, new: NewReplica, effects: &mut Effects) {
-        let NewReplica { descriptor, peer, campaigns } = new;
-        let region = descriptor.id;
-        let unborn = self.unborn.remove(&region);
-        let unborn = unborn.unwrap_or_else(|| UnbornReplica::new(region, peer));
-        assert_eq!(
-            unborn.peer, peer,
-            "region {region}: the log has another replica than the split"
-        );
-        // With this state it has answered no leader, so none counts on it: with the wait of a
-        // start, a split would hold up its keys for an election timeout.
-        let is_silent = unborn.hard_state == RecoveredReplica::hard_state_of_split();
-        let promise = if is_silent {
-            Promise::none()
-        } else {
-            Promise::at_start(unborn.hard_state.term, self.config.election_ticks)
-        };
-        effects.ranges.push(descriptor.clone());
-        self.insert(unborn.born(descriptor), promise, campaigns)
-            .unwrap_or_else(|error| panic!("a split has made what cannot be: {error}"));
-        if let Some(asked) = self.held_votes.take(region, self.now) {
-            self.stats.held_votes += 1;
-            self.take(Event::Message(asked), effects);
-        }
     }
 
     /// Takes what happened, and adds to `effects` what is to be done about it.
@@ -167,6 +142,7 @@ impl Shard {
         for event in events {
             self.take(event, effects);
         }
+        self.finish_uninitialised(effects);
         let mut touched = std::mem::take(&mut self.touched);
         // Once for each region, after all events: proposals of a step share an entry, and its reads
         // one question to the quorum.
@@ -174,9 +150,26 @@ impl Shard {
         for region in touched.drain(..) {
             let slot = self.replicas.get_mut(&region).expect("touched regions are here");
             slot.is_touched = false;
-            slot.replica.finish(&mut step);
+            let has_unborn = slot.replica.has_staged_snapshot()
+                && self.unborn.values().any(|unborn| unborn.parent == region);
+            slot.replica.finish(has_unborn, &mut step);
+            self.kept_logs.note(region, slot.replica.kept_log());
         }
         self.touched = touched;
+        self.give_up_logs(effects);
+    }
+
+    /// Keeps what is kept for other replicas within its bound.
+    fn give_up_logs(&mut self, effects: &mut Effects) {
+        let (now, config) = (self.now, &self.config);
+        let mut step = StepContext { now, config, effects, stats: &mut self.stats };
+        let bytes_max = config.window.log_kept_bytes_max;
+        while let Some(region) = self.kept_logs.next_to_give_up(bytes_max) {
+            let slot = self.replicas.get_mut(&region).expect("replicas here keep logs");
+            slot.replica.give_up_log(&mut step);
+            step.stats.logs_given_up += 1;
+            self.kept_logs.note(region, slot.replica.kept_log());
+        }
     }
 
     /// Revokes the lease reads of the last step, if it is too late to serve them: `served` is the
@@ -280,11 +273,13 @@ impl Shard {
     fn take(&mut self, event: Event, effects: &mut Effects) {
         let event = match event {
             Event::Create(new) => return self.create_new(new, effects),
+            Event::Admitted(envelope) => return self.admit(envelope, effects),
+            Event::NotAdmitted { envelope, why } => return self.refuse(envelope, why, effects),
             event => event,
         };
         let region = event.region();
         if !self.replicas.contains_key(&region) {
-            return self.refuse(region, event, effects);
+            return self.take_absent(region, event, effects);
         }
         self.touch(region, effects, |replica, step| match event {
             Event::Message(envelope) => replica.receive(envelope, step),
@@ -294,40 +289,31 @@ impl Shard {
             Event::Read { ticket, precondition, follower, .. } => {
                 replica.read(ticket, &precondition, follower, step);
             }
-            Event::Persisted { number, .. } => replica.persisted(number),
+            Event::Persisted { number, .. } => replica.persisted(number, step),
             Event::Split { ticket, split, .. } => replica.propose_split(ticket, split, step),
             Event::Applied { index, changes, size, .. } => {
                 replica.applied(index, changes, size, step);
             }
             Event::Fetched { context, entries, .. } => replica.fetched(context, entries),
             Event::FetchFailed { context, .. } => replica.fetch_failed(context),
-            Event::Checkpointed { applied, .. } => replica.checkpointed(applied),
+            Event::Checkpointed { applied, installed, .. } => {
+                replica.checkpointed(applied, installed);
+            }
+            Event::SnapshotStaged { envelope, stage } => {
+                replica.snapshot_staged(envelope, stage, step);
+            }
+            Event::SnapshotBegun { to, number, index, .. } => {
+                replica.snapshot_begun(to, number, index);
+            }
+            Event::SnapshotSent { to, number, ok, .. } => {
+                replica.snapshot_sent(to, number, ok, step);
+            }
             Event::Unreachable { peer: other, .. } => replica.unreachable(other),
             Event::Campaign { .. } => replica.campaign(),
-            Event::Create(_) => unreachable!("it was taken above"),
+            Event::Create(_) | Event::Admitted(_) | Event::NotAdmitted { .. } => {
+                unreachable!("it was taken above")
+            }
         });
-    }
-
-    /// An event for a region that is not here.
-    fn refuse(&mut self, region: RegionId, event: Event, effects: &mut Effects) {
-        match event {
-            // A message proves nothing about this store, and must not end it.
-            Event::Message(envelope) => {
-                self.stats.dropped.misrouted += 1;
-                self.held_votes.hold(envelope, self.now);
-            }
-            Event::Propose { ticket, .. }
-            | Event::Read { ticket, .. }
-            | Event::Split { ticket, .. } => {
-                effects.rejected.push((ticket, Reject::RegionNotFound(region)));
-            }
-            // A checkpoint may have the rows of a split before its replica is here, which begins
-            // with the index that it reports.
-            Event::Checkpointed { .. } | Event::Unreachable { .. } | Event::Campaign { .. } => {}
-            // Regions never leave a shard, so this completes an effect of another one, which would
-            // wait for it for ever.
-            completion => panic!("{completion:?} answers nothing that region {region} asked for"),
-        }
     }
 
     fn touch(

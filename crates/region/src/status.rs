@@ -35,7 +35,7 @@ pub struct Status {
     pub persisted: Index,
     /// The last entry of its log.
     pub last: Index,
-    /// All replicas have their logs on disk up to here, as far as this one knows.
+    /// No replica that is waited for lacks an entry up to here, as far as this one knows.
     pub gc_floor: Index,
     /// Proposals that wait to become an entry.
     pub queued: usize,
@@ -73,6 +73,14 @@ flotilla_base::metrics! { "raft",
         pub splits: u64 => Counter(None),
         /// Votes that were asked of replicas before their splits were applied here, and kept.
         pub held_votes: u64 => Counter(None),
+        /// Snapshots that leaders here have sent.
+        pub snapshots_sent: u64 => Counter(None),
+        /// Snapshots that were installed in replicas here.
+        pub snapshots_installed: u64 => Counter(None),
+        /// Replicas without data that messages have made here.
+        pub uninitialised: u64 => Counter(None),
+        /// Replicas that the log was not kept for any longer: all kept logs were too much.
+        pub logs_given_up: u64 => Counter(None),
         /// Messages that were given to raft.
         pub messages_taken: u64 => Counter(None),
         /// Messages that were not given to raft.
@@ -100,5 +108,7 @@ flotilla_base::metrics! { "raft_dropped",
         pub stale: u64 => Counter(None),
         /// Messages with entries while too many wait to be applied.
         pub lagging: u64 => Counter(None),
+        /// Messages to replicas that install a snapshot.
+        pub installing: u64 => Counter(None),
     }
 }

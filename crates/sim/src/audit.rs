@@ -6,13 +6,14 @@ use flotilla_kv::raw::RawOp;
 use flotilla_region::{Descriptor, Space, Ticket};
 
 use crate::layout;
+use crate::node::SimNode;
 use crate::reference_model::CheckFailure;
 use crate::request::{ClientRequest, RequestBody, RequestOwner, RequestState};
 use crate::task::StopReason;
 use crate::world::SimWorld;
 
 /// Simulated time within which a healed cluster must do what it is asked.
-const CALM_US_MAX: u64 = 30_000_000;
+const CALM_US_MAX: u64 = 60_000_000;
 /// Events between two looks at whether it has.
 const LOOK_EVERY: usize = 64;
 
@@ -50,7 +51,9 @@ pub(crate) fn replicas(world: &mut SimWorld) -> Result<(), CheckFailure> {
             let request = world.workload().request(*ticket);
             return Err(format!("ticket {ticket} is not answered: {request:?}"));
         }
-        world.reference_model().descriptors().try_for_each(|region| is_level(world, region))
+        world.reference_model().descriptors().try_for_each(|region| is_level(world, region))?;
+        // Expensive, and looked at only once the rest is right.
+        world.nodes().iter().try_for_each(SimNode::has_nothing_left)
     })?;
     for region in world.reference_model().descriptors() {
         let mut first = None;

@@ -35,6 +35,57 @@ pub struct Coverage {
     pub bounds: BoundsCoverage,
     /// Regions that were split.
     pub splits: SplitCoverage,
+    /// Snapshots, and replicas without data.
+    pub snapshots: SnapshotCoverage,
+}
+
+/// Sums over snapshots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotCoverage {
+    /// Snapshots that the receiver acknowledged.
+    pub sent: u64,
+    /// Snapshots that were asked for and not sent, or not acknowledged.
+    pub unsent: u64,
+    /// Offers that were refused.
+    pub refused: u64,
+    /// Streams that were lost on their way.
+    pub cut: u64,
+    /// Snapshots that came whole.
+    pub staged: u64,
+    /// Of these, installed.
+    pub installed: u64,
+    /// Of these, not wanted.
+    pub discarded: u64,
+    /// Replicas that a message has made.
+    pub uninitialised: u64,
+    /// Replicas without data that a start found.
+    pub uninitialised_starts: u64,
+    /// Votes that replicas without data gave.
+    pub uninitialised_votes: u64,
+    /// Messages for replicas that the store did not admit.
+    pub not_admitted: u64,
+    /// Proposals that a snapshot has passed over.
+    pub undecided: u64,
+    /// Power losses between two arrows of an installation.
+    pub cuts_at_arrows: u64,
+}
+
+impl AddAssign for SnapshotCoverage {
+    fn add_assign(&mut self, more: Self) {
+        self.sent += more.sent;
+        self.unsent += more.unsent;
+        self.refused += more.refused;
+        self.cut += more.cut;
+        self.staged += more.staged;
+        self.installed += more.installed;
+        self.discarded += more.discarded;
+        self.uninitialised += more.uninitialised;
+        self.uninitialised_starts += more.uninitialised_starts;
+        self.uninitialised_votes += more.uninitialised_votes;
+        self.not_admitted += more.not_admitted;
+        self.undecided += more.undecided;
+        self.cuts_at_arrows += more.cuts_at_arrows;
+    }
 }
 
 /// Sums over splits.
@@ -146,5 +197,6 @@ impl AddAssign for Coverage {
         self.splits.several_at_once += more.splits.several_at_once;
         self.splits.reads_turned_back += more.splits.reads_turned_back;
         self.splits.rejected += more.splits.rejected;
+        self.snapshots += more.snapshots;
     }
 }

@@ -10,12 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_region::{
-    ApplyTask, Compaction, Descriptor, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId,
+    BirthOrigin, Compaction, Descriptor, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId,
     Reject, ReplicaBirth, Term,
 };
 use flotilla_store::{
-    AppliedReplica, ApplyOutcome, Commit, Error, Pacer, ReadError, RegionSnapshot, ScanRequest,
-    Store, StoreMaintenance,
+    AppliedReplica, ApplyOutcome, CheckpointedReplica, Commit, Error, Pacer, ReadError,
+    RegionSnapshot, ScanRequest, Store, StoreMaintenance,
 };
 
 use crate::coverage::{Coverage, PagesCoverage};
@@ -23,6 +23,10 @@ use crate::event_queue::SimTime;
 use crate::request::{ClientReply, ClientRequest, RequestBody};
 use crate::task::{Outbox, Task};
 use crate::terms::{self, SyncedTerms};
+
+mod installs;
+
+pub(crate) use installs::{InstallArrow, RowWork};
 
 /// How long things take at most.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +68,7 @@ pub(crate) struct Executor {
     log: TaskQueue<QueuedLogBatch>,
     /// The terms that are on disk.
     terms: SyncedTerms,
-    apply: TaskQueue<ApplyTask>,
+    apply: TaskQueue<RowWork>,
     /// Says how long applying waits.
     pacer: Pacer,
     /// How far checkpoints have reported regions as applied, or the start has found them.
@@ -74,6 +78,15 @@ pub(crate) struct Executor {
     /// Maintenance has looked at the store since the first change after the last checkpoint.
     is_change_known: bool,
     coverage: Coverage,
+    /// The last arrow that an installation has passed.
+    arrow: Option<InstallArrow>,
+}
+
+/// Replicas whose rows have changed.
+#[derive(Debug, Default)]
+pub(crate) struct ChangedRows {
+    pub(crate) applied: Vec<AppliedReplica>,
+    pub(crate) has_installed: bool,
 }
 
 /// One batch of the log.
@@ -84,6 +97,8 @@ struct QueuedLogBatch {
     numbers: Vec<(RegionId, u64)>,
     /// The terms that are on disk then.
     terms: Vec<(RegionId, Term)>,
+    /// Whether it empties a log behind a snapshot.
+    has_reset: bool,
 }
 
 /// Work that is done one piece after the other.
@@ -124,6 +139,7 @@ impl Executor {
             is_asked: false,
             is_change_known: false,
             coverage,
+            arrow: None,
         }
     }
 
@@ -164,6 +180,12 @@ impl Executor {
         out: &mut Outbox,
     ) {
         self.coverage.log.compactions += compactions.len() as u64;
+        let by_message = births.iter().filter(|birth| birth.origin == BirthOrigin::Message);
+        self.coverage.snapshots.uninitialised += by_message.count() as u64;
+        let has_reset = writes.iter().any(|write| write.reset.is_some());
+        if has_reset {
+            self.arrow = Some(InstallArrow::ResetQueued);
+        }
         // At once, as the order of batches is the order of steps; only their way to the disk takes
         // time.
         let commit = self.store.write_log(writes, births, compactions);
@@ -172,6 +194,7 @@ impl Executor {
             commit,
             numbers,
             terms: terms::of(writes, births),
+            has_reset,
         });
         // One flush takes along all that was written meanwhile, as the node's log writer does.
         if !self.log.is_scheduled {
@@ -189,6 +212,9 @@ impl Executor {
             match batch.commit.try_take() {
                 Some(result) => {
                     result?;
+                    if batch.has_reset {
+                        self.arrow = Some(InstallArrow::ResetSynced);
+                    }
                     let event = |(region, number)| Event::Persisted { region, number };
                     done.extend(batch.numbers.into_iter().map(event));
                     batch
@@ -210,30 +236,61 @@ impl Executor {
         Ok(())
     }
 
-    /// Queues committed entries.
-    pub(crate) fn queue(&mut self, tasks: impl Iterator<Item = ApplyTask>, out: &mut Outbox) {
-        self.apply.waiting.extend(tasks);
+    /// Queues committed entries, and snapshots behind them.
+    pub(crate) fn queue(&mut self, work: impl Iterator<Item = RowWork>, out: &mut Outbox) {
+        let waited = self.apply.waiting.len();
+        self.apply.waiting.extend(work);
+        let mut new = self.apply.waiting.range(waited..);
+        if new.any(|work| matches!(work, RowWork::Install(_))) {
+            self.arrow = Some(InstallArrow::HandedOut);
+        }
         if !self.apply.is_scheduled && !self.apply.waiting.is_empty() {
             self.apply.is_scheduled = true;
             out.tasks.push((self.delays.apply_us(&mut self.rng), Task::Apply));
         }
     }
 
-    /// Applies some or all waiting tasks, replies to their clients, and notifies the core later.
-    /// Returns how far regions are applied.
-    pub(crate) fn apply(
-        &mut self,
-        now: SimTime,
-        out: &mut Outbox,
-    ) -> Result<Vec<AppliedReplica>, Error> {
+    /// Applies some or all waiting entries, up to the next snapshot, replies to their clients, and
+    /// notifies the core later; or installs that snapshot. Returns how far regions are applied.
+    pub(crate) fn apply(&mut self, now: SimTime, out: &mut Outbox) -> Result<ChangedRows, Error> {
         if let Some(later_us) = self.stall_us(now, out) {
             out.tasks.push((later_us, Task::Apply));
-            return Ok(Vec::new());
+            return Ok(ChangedRows::default());
         }
         self.apply.is_scheduled = false;
+        let changed = match self.apply.waiting.front() {
+            None | Some(RowWork::Entries(_)) => self.apply_entries(now, out)?,
+            Some(_) => self.change_rows(out)?,
+        };
+        // The rest needs a task of its own.
+        self.queue(std::iter::empty(), out);
+        Ok(changed)
+    }
+
+    /// The next work, which has no entries.
+    fn change_rows(&mut self, out: &mut Outbox) -> Result<ChangedRows, Error> {
+        let mut changed = ChangedRows::default();
+        match self.apply.waiting.pop_front() {
+            Some(RowWork::Install(task)) => {
+                self.install(&task, out)?;
+                changed.has_installed = true;
+            }
+            Some(RowWork::Discard(stage)) => self.discard(stage),
+            Some(RowWork::Entries(_)) | None => unreachable!("it was looked at"),
+        }
+        Ok(changed)
+    }
+
+    fn apply_entries(&mut self, now: SimTime, out: &mut Outbox) -> Result<ChangedRows, Error> {
         // Some of them, so that a checkpoint or a crash may come between two tasks of one step.
         let count = self.rng.usize(1..=self.apply.waiting.len());
-        let tasks: Vec<_> = self.apply.waiting.drain(..count).collect();
+        let mut tasks = Vec::new();
+        while tasks.len() < count
+            && let Some(RowWork::Entries(task)) =
+                self.apply.waiting.pop_front_if(|work| matches!(work, RowWork::Entries(_)))
+        {
+            tasks.push(task);
+        }
         let applied = self.store.apply(&tasks)?;
         let splits: usize = applied.replicas.iter().map(|replica| replica.changes.len()).sum();
         self.coverage.splits.several_at_once += u64::from(splits > 1);
@@ -248,9 +305,7 @@ impl Executor {
         };
         let done = applied.replicas.iter().map(event).collect();
         notify_core(&mut self.apply, &mut self.rng, self.delays, now, done, out);
-        // The rest needs a task of its own.
-        self.queue(std::iter::empty(), out);
-        Ok(applied.replicas)
+        Ok(ChangedRows { applied: applied.replicas, has_installed: false })
     }
 
     /// How long applying has to wait because of dirty pages, if it has to (write stall). Asks for a
@@ -333,14 +388,20 @@ impl Executor {
     /// Tells the core of a checkpoint. The log is purged later: more was written then.
     fn report_checkpoint(
         &mut self,
-        durable: Vec<(RegionId, Index)>,
+        durable: Vec<CheckpointedReplica>,
         out: &mut Outbox,
     ) -> Result<(), Error> {
         // Nothing is applied meanwhile here, so the root holds all that the rows do.
-        self.reported.extend(durable.iter().copied());
+        self.reported.extend(durable.iter().map(|replica| (replica.region, replica.applied)));
+        if durable.iter().any(|replica| replica.installed.is_some()) {
+            self.arrow = Some(InstallArrow::Rooted);
+        }
         let rows = applied(&self.store)?;
         assert_eq!(self.reported, rows, "a checkpoint does not report all that is applied");
-        let event = |(region, applied)| Event::Checkpointed { region, applied };
+        let event = |replica| {
+            let CheckpointedReplica { region, applied, installed } = replica;
+            Event::Checkpointed { region, applied, installed }
+        };
         let events = durable.into_iter().map(event).collect();
         out.tasks.push((self.notify_delay_us(), Task::Post(events)));
         out.tasks.push((self.rng.u64(1..=PURGE_US_MAX), Task::Purge));

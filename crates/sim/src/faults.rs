@@ -6,6 +6,7 @@
 use fastrand::Rng;
 use flotilla_region::{MessageKind, RegionId};
 
+use crate::executor::InstallArrow;
 use crate::network::{NetworkConditions, Partition};
 use crate::node::{DirectorySwap, OperatorFlags};
 
@@ -50,12 +51,35 @@ pub(crate) enum Fault {
     /// A forged message: one of the region's replicas, by place, receives it in the name of
     /// another, with a term that cannot have come to be.
     WildTerm { region: RegionId, from: usize, to: usize, kind: MessageKind, term: u64 },
+    /// The store is away so long that others let go of what it lacks.
+    Away { store: usize, us: u64, is_down: bool },
+    /// All streams of snapshots of the store are cut.
+    CutStreams(usize),
+    /// The store loses power when it next installs a snapshot, behind this arrow.
+    CutAtArrow { store: usize, arrow: InstallArrow },
+}
+
+/// The generator that a fault is drawn from: kinds that came later have others, so that those
+/// before them are drawn as ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FaultSource {
+    First,
+    Bounds,
+    Snapshots,
 }
 
 impl Fault {
-    /// Whether it is drawn from a generator of its own, so that the others are drawn as ever.
-    pub(crate) fn is_extra(&self) -> bool {
-        matches!(self, Self::Suspend { .. } | Self::Stall { .. } | Self::WildTerm { .. })
+    /// The generator that it is drawn from.
+    pub(crate) fn source(&self) -> FaultSource {
+        match self {
+            Self::Suspend { .. } | Self::Stall { .. } | Self::WildTerm { .. } => {
+                FaultSource::Bounds
+            }
+            Self::Away { .. } | Self::CutStreams(_) | Self::CutAtArrow { .. } => {
+                FaultSource::Snapshots
+            }
+            _ => FaultSource::First,
+        }
     }
 
     /// The region that it is aimed at.
@@ -106,10 +130,17 @@ pub(crate) struct Swarm {
     /// Time from a crash to the start, at most.
     pub(crate) restart_us_max: u64,
     kinds: Vec<(FaultKind, MeanInterval)>,
-    extra: ExtraFaults,
+    later: LaterFaults,
 }
 
-/// Kinds of faults that came later, drawn apart, so that old seeds draw the rest as ever.
+/// Kinds of faults that came later, each group drawn from a generator of its own.
+#[derive(Clone, Debug)]
+struct LaterFaults {
+    bounds: ExtraFaults,
+    snapshots: ExtraFaults,
+}
+
+/// Kinds of faults that are drawn apart, so that old seeds draw the rest as ever.
 #[derive(Clone, Debug)]
 struct ExtraFaults {
     rng: Rng,
@@ -133,6 +164,9 @@ enum FaultKind {
     Suspend,
     Stall,
     WildTerm,
+    Away,
+    CutStreams,
+    CutAtArrow,
 }
 
 const SECOND_US: u64 = 1_000_000;
@@ -183,7 +217,8 @@ impl Swarm {
         let keys_per_region = rng.usize(1..=5);
         // Drawn apart, so that old seeds draw the rest as ever.
         let mut extra = Rng::with_seed(rng.clone().u64(..));
-        let later = draw_extra(Rng::with_seed(!extra.clone().u64(..)));
+        let bounds = draw_extra(Rng::with_seed(!extra.clone().u64(..)));
+        let snapshots = draw_snapshot_faults(Rng::with_seed(bounds.rng.clone().u64(..)));
         let weight = *choose(&mut extra, &[1, 1, 1, HEAVY]);
         let keeps_end = weight == HEAVY && extra.bool();
         let width = if weight == 1 { *choose(&mut extra, &[1, 1, 1, 1, 1, WIDE]) } else { 1 };
@@ -203,7 +238,7 @@ impl Swarm {
             wrong_flags: draw_wrong_flags(&mut extra, stores),
             restart_us_max: *choose(rng, &[100_000, 1_000_000, 4_000_000]),
             kinds,
-            extra: later,
+            later: LaterFaults { bounds, snapshots },
         }
     }
 
@@ -225,7 +260,10 @@ impl Swarm {
             drift_ppm: vec![0; stores],
             wrong_flags: None,
             kinds: Vec::new(),
-            extra: ExtraFaults { rng, kinds: Vec::new() },
+            later: LaterFaults {
+                bounds: ExtraFaults { rng: rng.fork(), kinds: Vec::new() },
+                snapshots: ExtraFaults { rng, kinds: Vec::new() },
+            },
             ..swarm
         }
     }
@@ -238,8 +276,15 @@ impl Swarm {
 
     /// The same for the kinds that are drawn apart.
     pub(crate) fn next_extra(&mut self) -> Option<(u64, Fault)> {
-        let mut rng = self.extra.rng.fork();
-        let (delay_us, kind) = next_kind(&self.extra.kinds, &mut rng)?;
+        let mut rng = self.later.bounds.rng.fork();
+        let (delay_us, kind) = next_kind(&self.later.bounds.kinds, &mut rng)?;
+        Some((delay_us, self.fault(kind, &mut rng)))
+    }
+
+    /// The same for those that are about snapshots.
+    pub(crate) fn next_snapshot_fault(&mut self) -> Option<(u64, Fault)> {
+        let mut rng = self.later.snapshots.rng.fork();
+        let (delay_us, kind) = next_kind(&self.later.snapshots.kinds, &mut rng)?;
         Some((delay_us, self.fault(kind, &mut rng)))
     }
 
@@ -287,6 +332,14 @@ impl Swarm {
                 // Short: just too late, or just in time. Long: another may lead.
                 let us = if rng.bool() { 1_000..SECOND_US / 10 } else { SECOND_US..3 * SECOND_US };
                 Fault::Stall { region: self.region(rng), us: rng.u64(us) }
+            }
+            FaultKind::Away => {
+                let us = rng.u64(SECOND_US..8 * SECOND_US);
+                Fault::Away { store, us, is_down: rng.bool() }
+            }
+            FaultKind::CutStreams => Fault::CutStreams(store),
+            FaultKind::CutAtArrow => {
+                Fault::CutAtArrow { store, arrow: *choose(rng, &InstallArrow::ALL) }
             }
             FaultKind::WildTerm => {
                 let term =
@@ -337,6 +390,16 @@ fn draw_extra(mut rng: Rng) -> ExtraFaults {
         (FaultKind::Stall, 3 * SECOND_US),
         (FaultKind::WildTerm, 2 * SECOND_US),
         (FaultKind::DirectorySwap, 3 * SECOND_US),
+    ];
+    let kinds = draw_kinds(&mut rng, &of);
+    ExtraFaults { rng, kinds }
+}
+
+fn draw_snapshot_faults(mut rng: Rng) -> ExtraFaults {
+    let of = [
+        (FaultKind::Away, 4 * SECOND_US),
+        (FaultKind::CutStreams, SECOND_US),
+        (FaultKind::CutAtArrow, SECOND_US),
     ];
     let kinds = draw_kinds(&mut rng, &of);
     ExtraFaults { rng, kinds }
@@ -394,13 +457,14 @@ mod tests {
 
     #[test]
     fn each_kind_of_fault_is_drawn_and_some_seeds_are_without_it() {
-        let mut seen = [0; 15];
+        let mut seen = [0; 18];
         for seed in 0..200 {
             let mut rng = Rng::with_seed(seed);
             let mut swarm = Swarm::draw(&mut rng, None);
-            let mut here = [0; 15];
+            let mut here = [0; 18];
             let mut faults: Vec<_> = (0..200).map_while(|_| swarm.next(&mut rng)).collect();
             faults.extend((0..200).map_while(|_| swarm.next_extra()));
+            faults.extend((0..200).map_while(|_| swarm.next_snapshot_fault()));
             for (_, fault) in faults {
                 here[match fault {
                     Fault::PowerLoss(_) => 0,
@@ -418,6 +482,9 @@ mod tests {
                     Fault::Stall { .. } => 12,
                     Fault::WildTerm { .. } => 13,
                     Fault::DirectorySwap { .. } => 14,
+                    Fault::Away { .. } => 15,
+                    Fault::CutStreams(_) => 16,
+                    Fault::CutAtArrow { .. } => 17,
                 }] = 1;
             }
             seen.iter_mut().zip(here).for_each(|(sum, here)| *sum += here);

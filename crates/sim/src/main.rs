@@ -165,6 +165,16 @@ impl RunSummary {
             ("reads turned back by late steps", coverage.bounds.reads_turned_back),
             ("wild terms refused", coverage.bounds.wild_terms),
         ];
+        let snapshots = [
+            ("snapshots sent", coverage.snapshots.sent),
+            ("snapshots that were not sent", coverage.snapshots.unsent),
+            ("snapshots staged", coverage.snapshots.staged),
+            ("snapshots installed", coverage.snapshots.installed),
+            ("snapshots discarded", coverage.snapshots.discarded),
+            ("streams of snapshots cut", coverage.snapshots.cut),
+            ("power losses inside an installation", coverage.snapshots.cuts_at_arrows),
+            ("proposals that a snapshot has passed over", coverage.snapshots.undecided),
+        ];
         let splits = [
             ("splits", coverage.splits.applied),
             ("replicas that only the log had", coverage.splits.unborn),
@@ -172,10 +182,15 @@ impl RunSummary {
             ("splits applied at once", coverage.splits.several_at_once),
             ("reads turned back by a split", coverage.splits.reads_turned_back),
             ("proposals that came after a split", coverage.splits.rejected),
+            ("replicas made by a message", coverage.snapshots.uninitialised),
+            ("starts with replicas without data", coverage.snapshots.uninitialised_starts),
+            ("votes of replicas without data", coverage.snapshots.uninitialised_votes),
+            ("replicas that were not admitted", coverage.snapshots.not_admitted),
         ];
         let splits = splits.into_iter().filter(|_| self.has_splits);
         corners
             .into_iter()
+            .chain(snapshots)
             .chain(splits)
             .filter(|(_, count)| *count == 0)
             .map(|(name, _)| name)

@@ -1,6 +1,7 @@
 //! The network between stores: loses, doubles, delays, reorders, and cuts links, also one way.
 
 use fastrand::Rng;
+use flotilla_region::RegionId;
 
 use crate::event_queue::SimTime;
 
@@ -46,6 +47,16 @@ pub(crate) enum Partition {
     Link { from: usize, to: usize },
 }
 
+/// The snapshots that the network lets pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum PassedSnapshots {
+    #[default]
+    All,
+    /// Those of one region.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for scripts"))]
+    Of(RegionId),
+}
+
 #[derive(Debug)]
 pub(crate) struct Network {
     stores: usize,
@@ -54,16 +65,33 @@ pub(crate) struct Network {
     /// By `from * stores + to`.
     cut: Vec<bool>,
     last_arrival: Vec<SimTime>,
+    passed_snapshots: PassedSnapshots,
 }
 
 impl Network {
     pub(crate) fn new(stores: usize, conditions: NetworkConditions, rng: Rng) -> Self {
         let links = stores * stores;
-        Self { stores, rng, conditions, cut: vec![false; links], last_arrival: vec![0; links] }
+        let passed_snapshots = PassedSnapshots::default();
+        let (cut, last_arrival) = (vec![false; links], vec![0; links]);
+        Self { stores, rng, conditions, cut, last_arrival, passed_snapshots }
     }
 
     pub(crate) fn set_conditions(&mut self, conditions: NetworkConditions) {
         self.conditions = conditions;
+    }
+
+    /// Lets some snapshots pass.
+    #[cfg(test)]
+    pub(crate) fn pass_snapshots(&mut self, passed: PassedSnapshots) {
+        self.passed_snapshots = passed;
+    }
+
+    /// Whether snapshots of a region pass.
+    pub(crate) fn passes_snapshots(&self, region: RegionId) -> bool {
+        match self.passed_snapshots {
+            PassedSnapshots::All => true,
+            PassedSnapshots::Of(only) => only == region,
+        }
     }
 
     /// When a message that is sent now arrives: never, once or twice.

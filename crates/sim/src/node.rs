@@ -11,32 +11,35 @@ use std::sync::Arc;
 use fastrand::Rng;
 use flotilla_identity::StoreUuid;
 use flotilla_region::{Config, Descriptor, Effects, Event, HardState, RegionId, Shard, Status};
-use flotilla_store::{AppliedReplica, Error, RecoveredReplicas, StartSeed, Store, StoreDirectory};
+use flotilla_store::{Error, ReadError, RecoveredReplicas, StartSeed, Store, StoreDirectory};
 use flotilla_vfs::fault::{FaultFs, FaultStats};
 
 use crate::clock::LocalClock;
 use crate::coverage::Coverage;
 use crate::event_queue::SimTime;
-use crate::executor::{Executor, TaskDelays};
+use crate::executor::{Executor, InstallArrow, TaskDelays};
 use crate::layout;
 use crate::reference_model::ReferenceModel;
 use crate::task::{Outbox, StopReason, Task};
 use crate::terms::SyncedTerms;
-use crate::workload::ClientWorkload;
 
 mod bootstrapping;
 mod comparing;
 mod handshakes;
 mod receiving;
 mod running;
+mod snapshot_streams;
+mod snapshots;
 mod spare_disks;
 mod stall;
 mod swap_directory;
+mod working;
 
 use bootstrapping::BootstrappingStore;
 pub(crate) use bootstrapping::OperatorFlags;
 use handshakes::HandshakeDriver;
 use running::RunningStore;
+use snapshot_streams::SnapshotStreams;
 pub(crate) use spare_disks::DirectorySwap;
 use spare_disks::SpareDisks;
 use stall::Stall;
@@ -44,7 +47,7 @@ use stall::Stall;
 /// Where a store keeps its files.
 const DIRECTORY: &str = "/data";
 /// The number of lists of effects; the power may go between any two.
-const LISTS: usize = 7;
+const LISTS: usize = 9;
 /// From an event's coming in to the core's step.
 const STEP_US_MAX: u64 = 200;
 /// Between two looks of a store that is no member yet, and between two greetings of one that is.
@@ -63,6 +66,8 @@ pub(crate) struct RunSettings {
     pub(crate) region: Config,
     pub(crate) store: flotilla_store::Config,
     pub(crate) delays: TaskDelays,
+    /// Bytes of a snapshot's chunks.
+    pub(crate) chunk_bytes: usize,
 }
 
 pub(crate) struct SimNode {
@@ -189,6 +194,7 @@ impl SimNode {
         if let Some(running) = &self.running {
             let stats = running.shard.stats();
             coverage += running.executor.coverage();
+            coverage.snapshots += running.streams.coverage;
             coverage.reads_by_lease += stats.reads_by_lease;
             coverage.reads_by_index += stats.reads_by_index;
             coverage.votes_withheld += stats.dropped.votes_withheld;
@@ -259,7 +265,7 @@ impl SimNode {
     ) -> Result<(), StopReason> {
         let settings = Arc::clone(&self.settings);
         let copies = directory.copies().map_err(|error| self.stop(&error))?;
-        let (store, RecoveredReplicas { replicas: recovered, unborn }) =
+        let (store, RecoveredReplicas { replicas: recovered, unborn, uninitialised }) =
             Store::start(directory).map_err(|error| self.stop(&error))?;
         let handshakes =
             HandshakeDriver::new(self.place, self.incarnation, settings.stores, &store, copies);
@@ -292,17 +298,26 @@ impl SimNode {
                 StopReason::CheckFailure(format!("a replica that is not born: {error}"))
             })?;
         }
+        for replica in uninitialised {
+            self.coverage.snapshots.uninitialised_starts += 1;
+            terms.note(replica.region, replica.hard_state.term);
+            shard.keep_uninitialised(replica).map_err(|error| {
+                StopReason::CheckFailure(format!("a replica without data: {error}"))
+            })?;
+        }
         let executor = Executor::new(store, self.rng.fork(), settings.delays, (terms, applied));
         self.running = Some(RunningStore {
             shard,
             executor,
             handshakes,
+            streams: SnapshotStreams::new(self.place, self.incarnation, settings.chunk_bytes),
             effects: Effects::default(),
             inbox: Vec::new(),
             is_step_scheduled: false,
             wake: None,
             lists_left: None,
             cut_at_birth: None,
+            cut_at_arrow: None,
             cut_in_flush: None,
             stall: Stall::default(),
         });
@@ -382,6 +397,20 @@ impl SimNode {
         }
     }
 
+    /// Cuts the power when an installation passes an arrow, or not any more.
+    pub(crate) fn cut_at_arrow(&mut self, arrow: Option<InstallArrow>) {
+        if let Some(running) = &mut self.running {
+            running.cut_at_arrow = arrow;
+        }
+    }
+
+    /// Cuts all streams of snapshots.
+    pub(crate) fn cut_streams(&mut self, out: &mut Outbox) {
+        if let Some(running) = &mut self.running {
+            running.cut_streams(out);
+        }
+    }
+
     /// Lets the disk refuse syncs, or all writes.
     pub(crate) fn inject_disk_errors(&mut self, writes_too: bool) {
         self.has_disk_fault = true;
@@ -420,132 +449,21 @@ impl SimNode {
         }
     }
 
-    /// Does one piece of work.
-    pub(crate) fn act(
-        &mut self,
-        task: Task,
-        now: SimTime,
-        reference_model: &mut ReferenceModel,
-        workload: &ClientWorkload,
-        out: &mut Outbox,
-    ) -> Result<(), StopReason> {
-        if matches!(task, Task::Bootstrap) {
-            return self.step_bootstrap(now, reference_model, out);
-        }
-        let Some(running) = &mut self.running else { return Ok(()) };
-        match task {
-            Task::Bootstrap => {}
-            Task::Greet => {
-                running.handshakes.greet(out);
-                out.tasks.push((self.rng.u64(1..=GREET_US_MAX), Task::Greet));
-            }
-            Task::Step => return self.step(now, reference_model, workload, out),
-            Task::Wake(moment) => {
-                // A later step has asked for another moment; this wake-up is of an earlier wish.
-                if running.wake != Some(moment) {
-                    return Ok(());
-                }
-                running.wake = None;
-                return self.step(now, reference_model, workload, out);
-            }
-            Task::Post(events) => {
-                running.inbox.extend(events);
-                self.schedule_step(out);
-            }
-            Task::Flush => {
-                if let Some(operations) = running.cut_in_flush.take() {
-                    self.fs.cut_power_after(operations);
-                }
-                running.executor.flush(now, out).map_err(|error| self.stop(&error))?;
-            }
-            Task::Fetch(fetch) => {
-                running.executor.fetch(&fetch, out).map_err(|error| self.stop(&error))?;
-            }
-            Task::Apply => {
-                let applied =
-                    running.executor.apply(now, out).map_err(|error| self.stop(&error))?;
-                for AppliedReplica { region, changes, .. } in applied {
-                    if self.rng.u32(..COMPARED_OF) == 0 {
-                        self.compare(region, reference_model)?;
-                    }
-                    if !changes.is_empty() {
-                        self.compare_all(reference_model)?;
-                    }
-                }
-            }
-            Task::Read(grant) => {
-                let request = workload.request(grant.ticket);
-                let read = running.executor.read(grant, request, out);
-                read.map_err(|error| {
-                    StopReason::CheckFailure(format!("a granted read failed: {error}"))
-                })?;
-            }
-            Task::Maintain => {
-                running.executor.maintain(now, out).map_err(|error| self.stop(&error))?;
-            }
-            Task::Purge => {
-                running.executor.purge(now, out).map_err(|error| self.stop(&error))?;
-            }
-            Task::DispatchEffects => {
-                running.dispatch_effects(
-                    self.clock,
-                    now,
-                    layout::id(self.place),
-                    reference_model,
-                    out,
-                )?;
-            }
-        }
-        Ok(())
-    }
-
-    fn step(
-        &mut self,
-        now: SimTime,
-        reference_model: &mut ReferenceModel,
-        workload: &ClientWorkload,
-        out: &mut Outbox,
-    ) -> Result<(), StopReason> {
-        let Some(running) = &mut self.running else { return Ok(()) };
-        running.is_step_scheduled = false;
-        running.effects.clear();
-        running.stall.note_terms(&running.shard);
-        running.shard.step(self.clock.read(now), running.inbox.drain(..), &mut running.effects);
-        // The walk over all entries, for which the node has no time.
-        running.shard.check_invariants();
-        if !running.effects.ranges.is_empty() {
-            let shard = &running.shard;
-            layout::check_disjoint(shard.regions().filter_map(|region| shard.descriptor(region)))
-                .map_err(StopReason::CheckFailure)?;
-        }
-        let store = layout::id(self.place);
-        for role in &running.effects.roles {
-            if role.is_leader {
-                self.coverage.leaderships += 1;
-                reference_model
-                    .lead(role.region, role.term, store)
-                    .map_err(StopReason::CheckFailure)?;
-            }
-        }
-        // When they are handed out, not when they are applied: a crash in between must not hide an
-        // entry that this replica took for committed.
-        for task in &running.effects.apply {
-            reference_model
-                .agree(store, task, |ticket| workload.command(ticket))
-                .map_err(StopReason::CheckFailure)?;
-        }
-        if running.stall.begins(&running.effects, out) {
-            return Ok(());
-        }
-        running.dispatch_effects(self.clock, now, store, reference_model, out)
-    }
-
     fn schedule_step(&mut self, out: &mut Outbox) {
         let Some(running) = &mut self.running else { return };
         if !running.is_step_scheduled {
             running.is_step_scheduled = true;
             out.tasks.push((self.rng.u64(1..=STEP_US_MAX), Task::Step));
         }
+    }
+
+    /// Rows of a snapshot cannot be read, which ends the store as any error does.
+    fn unread(&self, error: &ReadError) -> StopReason {
+        if self.has_disk_fault {
+            return StopReason::Died;
+        }
+        let store = layout::id(self.place);
+        StopReason::CheckFailure(format!("store {store} cannot read a snapshot: {error}"))
     }
 
     /// An error ends the store; without an injected disk fault, it is a bug.

@@ -1,9 +1,11 @@
 //! Packets between simulated stores: raft frames, handshakes, and bootstrap requests.
 
+use bytes::Bytes;
 use flotilla_identity::{
     BootstrapRequest, BootstrapResponse, QuestionToken, StoreHello, StoreRun, StoreUuid,
 };
-use flotilla_region::Envelope;
+use flotilla_region::{Envelope, RegionSize};
+use flotilla_store::SnapshotEnd;
 
 /// Something on its way from one store to another.
 #[derive(Clone, Debug)]
@@ -38,4 +40,46 @@ pub(crate) enum PacketBody {
     Hello { incarnation: u64, hello: Box<StoreHello> },
     /// Its answer, for that incarnation of the receiver, and whether the greeting was accepted.
     HelloAnswer { incarnation: u64, hello: Box<StoreHello>, accepted: bool },
+    /// A part of a snapshot's stream, with the sender's start and the number of the part.
+    SnapshotPart {
+        uuid: StoreUuid,
+        run: StoreRun,
+        stream: StreamId,
+        number: u64,
+        part: SnapshotPart,
+    },
+    /// The verdict of a stream's receiver.
+    SnapshotVerdict { stream: StreamId, verdict: SnapshotVerdict },
+}
+
+/// The stream of one snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StreamId {
+    /// The number of the sending store.
+    pub(crate) from: usize,
+    /// In which incarnation it sends.
+    pub(crate) incarnation: u64,
+    /// The number of the stream in that.
+    pub(crate) number: u64,
+}
+
+/// A part of a snapshot's stream.
+#[derive(Clone, Debug)]
+pub(crate) enum SnapshotPart {
+    Offer { envelope: Box<Envelope>, size: RegionSize },
+    Rows(Bytes),
+    End(SnapshotEnd),
+}
+
+/// The verdict of a stream's receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SnapshotVerdict {
+    /// The rows are wanted.
+    Go,
+    /// The part of this number was taken, and all before it.
+    Taken(u64),
+    /// The snapshot has come whole.
+    Staged,
+    /// Not now, or the stream is lost.
+    Refused,
 }

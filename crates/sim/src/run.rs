@@ -103,6 +103,8 @@ fn run_to_the_end(seed: u64, options: Options) -> SimReport {
 }
 
 pub(crate) fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
+    // Drawn apart, so that old seeds draw the rest as ever.
+    let mut later = Rng::with_seed(!rng.clone().u64(..));
     let region = Config {
         merge_bytes_max: choose(rng, &[100, 10_000, 256 << 10]),
         pipeline_depth: choose(rng, &[1, 4]),
@@ -111,6 +113,9 @@ pub(crate) fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
         window: WindowConfig {
             tail_bytes_max: choose(rng, &[0, 1_000, 64 << 10]) as u64,
             tail_count_max: choose(rng, &[1, 8, 128]),
+            // So little in most runs that a store which was away needs snapshots.
+            log_kept_region_bytes: choose(&mut later, &[0, 500, 4_000, 64 << 20]) as u64,
+            log_kept_bytes_max: choose(&mut later, &[500, 16_000, 1 << 30]) as u64,
         },
         ..Config::default()
     };
@@ -125,6 +130,7 @@ pub(crate) fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
             apply_us_max: swarm.apply_us_max,
             notify_us_max: 300,
         },
+        chunk_bytes: choose(&mut later, &[64, 1_000, 1 << 20]),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Tasks of a store, and the outbox with their results.
 
-use flotilla_region::{Envelope, Event, LogFetch, ReadGrant, RoleChange, Ticket};
+use flotilla_region::{Envelope, Event, LogFetch, ReadGrant, RoleChange, SnapshotSend, Ticket};
 
 use crate::event_queue::SimTime;
-use crate::packet::Packet;
+use crate::packet::{Packet, StreamId};
 use crate::reference_model::CheckFailure;
 use crate::request::ClientReply;
 
@@ -32,6 +32,18 @@ pub(crate) enum Task {
     Greet,
     /// Hand out what a step has brought forth, in which the store stood still.
     DispatchEffects,
+    /// Make a checkpoint: something waits for a root.
+    Checkpoint,
+    /// Look whether the replica that a message is for may be made.
+    Admit(Box<Envelope>),
+    /// Send a snapshot when its turn comes.
+    SendSnapshot(Box<SnapshotSend>),
+    /// Begin to send those whose turn it is.
+    SendSnapshots,
+    /// Give up a snapshot that is sent.
+    EndSending(u64),
+    /// Give up a snapshot that comes.
+    EndReceiving(StreamId),
 }
 
 impl Task {
@@ -50,6 +62,12 @@ impl Task {
             Self::Bootstrap => 10,
             Self::Greet => 11,
             Self::DispatchEffects => 12,
+            Self::Checkpoint => 13,
+            Self::Admit(_) => 14,
+            Self::SendSnapshot(_) => 15,
+            Self::EndSending(_) => 16,
+            Self::EndReceiving(_) => 17,
+            Self::SendSnapshots => 18,
         }
     }
 }
@@ -63,6 +81,8 @@ pub(crate) struct Outbox {
     /// Greetings, and questions of the bootstrap.
     pub(crate) packets: Vec<Packet>,
     pub(crate) replies: Vec<(Ticket, ClientReply)>,
+    /// Requests whose fate the store does not learn.
+    pub(crate) undecided: Vec<Ticket>,
     pub(crate) roles: Vec<RoleChange>,
     /// The store stalls for this long, and hands out its effects then.
     pub(crate) stall_us: Option<u64>,

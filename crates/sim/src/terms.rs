@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use flotilla_region::{Envelope, LogWrite, MessageKind, RegionId, ReplicaBirth, Term};
+use flotilla_region::{BirthOrigin, Envelope, LogWrite, MessageKind, RegionId, ReplicaBirth, Term};
 
 use crate::reference_model::CheckFailure;
 
@@ -41,7 +41,8 @@ impl SyncedTerms {
 /// The term that each write of a batch brings to the disk, if it is synced at all.
 pub(crate) fn of(writes: &[LogWrite], births: &[ReplicaBirth]) -> Vec<(RegionId, Term)> {
     // The batch is synced as a whole or not at all.
-    if !writes.iter().any(|write| write.sync) {
+    let is_by_message = |birth: &ReplicaBirth| birth.origin == BirthOrigin::Message;
+    if !(writes.iter().any(|write| write.sync) || births.iter().any(is_by_message)) {
         return Vec::new();
     }
     let term = |write: &LogWrite| Some((write.region, write.hard_state?.term));

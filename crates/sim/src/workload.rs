@@ -275,6 +275,23 @@ impl ClientWorkload {
         waits
     }
 
+    /// A store does not learn what becomes of a proposal: its calls stay without an answer. Returns
+    /// the client that is free now.
+    ///
+    /// # Errors
+    ///
+    /// The store owes no answer.
+    pub(crate) fn leave_open(&mut self, ticket: Ticket) -> Result<Option<usize>, CheckFailure> {
+        let request = &mut self.requests[index(ticket)];
+        if request.state != RequestState::Waiting || request.command.is_none() {
+            return Err(format!("ticket {ticket} is left open: {request:?}"));
+        }
+        request.state = RequestState::Lost;
+        let owner = request.owner;
+        self.open.remove(&ticket);
+        Ok(self.release(owner, ticket))
+    }
+
     /// A store forgets all that it was asked. Returns the clients that are free now.
     pub(crate) fn lose_store(&mut self, store: usize) -> Vec<usize> {
         let here = |ticket: &Ticket| {

@@ -202,6 +202,7 @@ impl SimWorld {
         }
         self.schedule_fault();
         self.schedule_extra_fault();
+        self.schedule_snapshot_fault();
         self.schedule_split();
     }
 
@@ -245,6 +246,7 @@ impl SimWorld {
             self.correct_flags(store);
             self.nodes[store].set_slow(false);
             self.nodes[store].cut_at_birth(None);
+            self.nodes[store].cut_at_arrow(None);
             // An ordered fault that has not come yet would else come after the faults have ended.
             if self.nodes[store].has_disk_fault() {
                 self.crash(store, true);
@@ -386,6 +388,10 @@ impl SimWorld {
         }
         for (ticket, reply) in out.replies.drain(..) {
             self.reply(ticket, reply)?;
+        }
+        for ticket in out.undecided.drain(..) {
+            let freed = self.workload.leave_open(ticket)?;
+            self.resume_client(freed);
         }
         if let Some(us) = out.stall_us.take() {
             self.stall_in_step(store, us);

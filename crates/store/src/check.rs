@@ -1,11 +1,12 @@
 //! Consistency check of a whole store: pages, rows and logs fit together.
 
 use flotilla_pagestore::PageStore;
-use flotilla_region::{Descriptor, Space, StoreId, Term};
+use flotilla_region::{Descriptor, KeyRange, RegionId, Space, StoreId, Term};
 
 use crate::error::Error;
+use crate::range_map::RangeMap;
 use crate::region_ranges;
-use crate::schema::{self, ApplyState};
+use crate::schema::{self, ApplyState, BIRTH_KEY, BirthRecord, MalformedRow};
 use crate::snapshot_read::StoreSnapshot;
 use crate::store_log::StoreLog;
 
@@ -18,18 +19,29 @@ pub struct StoreCheckReport {
     pub regions: u64,
     /// How many rows of data there are, each inside of a region.
     pub rows: u64,
+    /// How many replicas have no data, and a row that says so.
+    pub uninitialised: u64,
+    /// How many ranges are promised to snapshots on their way.
+    pub promised: u64,
 }
 
 /// Checks pages, rows and logs.
 pub(crate) fn check(
     pages: &PageStore,
     log: &StoreLog,
+    ranges: &RangeMap,
     store: StoreId,
 ) -> Result<StoreCheckReport, Error> {
-    let snapshot = pages.read();
+    let (snapshot, held) = {
+        // The map changes under the writer lock: with it, map and view are of one moment.
+        let _writer = pages.write()?;
+        (pages.read(), ranges.held())
+    };
     let view = StoreSnapshot::new(snapshot.clone());
     let descriptors = view.descriptors()?;
     region_ranges::check_disjoint(&descriptors).map_err(Error::Corrupt)?;
+    let promised = check_ranges(&descriptors, held, ranges)?;
+    let uninitialised = check_uninitialised(log, &view, &descriptors)?;
     let states = view.states()?;
     if states.len() != descriptors.len() {
         return Err(Error::Corrupt(format!(
@@ -57,7 +69,55 @@ pub(crate) fn check(
             rows += 1;
         }
     }
-    Ok(StoreCheckReport { pages: pages.check()?, regions: descriptors.len() as u64, rows })
+    let (pages, regions) = (pages.check()?, descriptors.len() as u64);
+    Ok(StoreCheckReport { pages, regions, rows, uninitialised, promised })
+}
+
+/// The range map has the ranges of the rows, and promises none of them to another region. Returns
+/// how many are promised.
+fn check_ranges(
+    descriptors: &[Descriptor],
+    mut held: Vec<(RegionId, KeyRange)>,
+    ranges: &RangeMap,
+) -> Result<u64, Error> {
+    held.sort_by_key(|(region, _)| *region);
+    let rows = descriptors.iter().map(|descriptor| (descriptor.id, descriptor.range()));
+    if !rows.eq(held) {
+        return Err(Error::Corrupt("the range map is not that of the rows".to_owned()));
+    }
+    let promised = ranges.promised();
+    for (region, range) in &promised {
+        if let Some(other) = ranges.holder(range, Some(*region)) {
+            return Err(Error::Corrupt(format!(
+                "region {other} holds a range that is promised to a snapshot of {region}"
+            )));
+        }
+    }
+    Ok(promised.len() as u64)
+}
+
+/// A replica without data has no other rows, and no entries in the log.
+fn check_uninitialised(
+    log: &StoreLog,
+    view: &StoreSnapshot,
+    descriptors: &[Descriptor],
+) -> Result<u64, Error> {
+    let found = view.uninitialised()?;
+    for (region, row) in &found {
+        let corrupt = |what: &str| Err(Error::Corrupt(format!("region {region}: {what}")));
+        if descriptors.iter().any(|descriptor| descriptor.id == *region) {
+            return corrupt("it has data, and a row that says that it has none");
+        }
+        let Some(group) = log.engine().group(row.peer.0) else { continue };
+        let birth = group.get(BIRTH_KEY).map(BirthRecord::decode).transpose();
+        // Behind a split that is not in the rows again yet, it may have entries.
+        let is_split =
+            matches!(birth.map_err(MalformedRow::from)?, Some(BirthRecord::Split { .. }));
+        if !is_split && group.last_index() > 0 {
+            return corrupt("a replica without data has entries");
+        }
+    }
+    Ok(found.len() as u64)
 }
 
 /// The log reaches down to the durable root and up to what is applied, with the same terms.
@@ -73,6 +133,10 @@ fn check_log(
         return corrupt("no replica on this store".to_owned());
     };
     let durable = log.durable(peer.id);
+    // Between a snapshot and the reset of the log the two have nothing in common.
+    if log.is_reset_due(peer.id) {
+        return Ok(());
+    }
     if state.applied < durable {
         return corrupt(format!("applied up to {}, but durable to {durable}", state.applied));
     }

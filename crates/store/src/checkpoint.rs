@@ -11,23 +11,47 @@
 
 use std::collections::BTreeMap;
 
-use flotilla_pagestore::PageStore;
-use flotilla_region::{Index, PeerId, RegionChange, RegionId, SPLIT_INDEX, StoreId};
+use flotilla_pagestore::{PageStore, WriteTxn};
+use flotilla_region::{
+    HardState, Index, PeerId, RegionChange, RegionId, SPLIT_INDEX, StageId, StoreId,
+};
 use parking_lot::Mutex;
 
 use crate::apply::AppliedReplica;
 use crate::error::Error;
-use crate::schema::{self, APPLY, ApplyState, CheckpointLsn};
-use crate::store_log::{self, StoreLog};
+use crate::schema::{
+    self, APPLY, ApplyState, CheckpointLsn, REGION, UNINITIALISED, UninitialisedRow,
+};
+use crate::snapshot::Installed;
+use crate::store_log::{self, CheckpointInput, StoreLog};
+
+/// A replica of which a durable root has more than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointedReplica {
+    /// The region.
+    pub region: RegionId,
+    /// The last entry whose effects the root has.
+    pub applied: Index,
+    /// The snapshot that was installed since the last checkpoint.
+    pub installed: Option<StageId>,
+}
 
 /// The way from the last durable root to the next.
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointState {
     /// The replicas that were applied since, by region. A checkpoint costs what changed, not what
     /// is there.
-    applied: Mutex<BTreeMap<RegionId, (PeerId, Index)>>,
+    applied: Mutex<BTreeMap<RegionId, AppliedSince>>,
     /// Held while the next is made.
     making: Mutex<()>,
+}
+
+/// How far a replica is applied, and the snapshot that was installed since the last root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct AppliedSince {
+    peer: PeerId,
+    index: Index,
+    installed: Option<StageId>,
 }
 
 impl CheckpointState {
@@ -36,22 +60,35 @@ impl CheckpointState {
     pub(crate) fn note_applied(&self, store: StoreId, replicas: &[AppliedReplica]) {
         let mut applied = self.applied.lock();
         for replica in replicas {
-            applied.insert(replica.region, (replica.peer, replica.index));
+            let AppliedReplica { peer, index, .. } = *replica;
+            // A snapshot that no root has yet is still to be reported.
+            let installed = applied.get(&replica.region).and_then(|before| before.installed);
+            applied.insert(replica.region, AppliedSince { peer, index, installed });
             for RegionChange::Split { regions, .. } in &replica.changes {
                 let children = regions.children.iter();
                 let here = children.filter_map(|child| Some((child.id, child.peer_on(store)?)));
-                applied.extend(here.map(|(child, peer)| (child, (peer.id, SPLIT_INDEX))));
+                applied.extend(here.map(|(child, peer)| {
+                    let (peer, index, installed) = (peer.id, SPLIT_INDEX, None);
+                    (child, AppliedSince { peer, index, installed })
+                }));
             }
         }
     }
 
-    /// Makes all applied entries durable. Returns the applied index of each region that was applied
-    /// since the last checkpoint, and whether there was anything to do.
+    /// A snapshot is in the rows, in a transaction that is published.
+    pub(crate) fn note_installed(&self, installed: &Installed, stage: StageId) {
+        let Installed { region, peer, index, .. } = *installed;
+        let installed = Some(stage);
+        self.applied.lock().insert(region, AppliedSince { peer, index, installed });
+    }
+
+    /// Makes all applied entries and installed snapshots durable. Returns the replicas that have
+    /// changed since the last checkpoint, and whether there was anything to do.
     pub(crate) fn make(
         &self,
         pages: &PageStore,
         log: &StoreLog,
-    ) -> Result<(Vec<(RegionId, Index)>, bool), Error> {
+    ) -> Result<(Vec<CheckpointedReplica>, bool), Error> {
         // Two checkpoints at once could end in the wrong order, and the durable indexes would go
         // back.
         let _one = self.making.lock();
@@ -63,7 +100,7 @@ impl CheckpointState {
             return Ok((vec![], false));
         }
         log.engine().sync().wait()?;
-        copy_hard_states(pages, log, taken.replicas())?;
+        copy_hard_states(pages, log, &taken)?;
         // Taken before the checkpoint, so the durable root has applied at least as much. Entries
         // that are applied meanwhile are published and maybe not durable: the log must keep them.
         let applied = self.applied.lock().clone();
@@ -72,22 +109,31 @@ impl CheckpointState {
         // The log was synced just now: no root may hold an entry that the log could still lose.
         let done = pages.checkpoint()?;
         assert!(done.txid >= txid, "checkpoint {} is older than the snapshot {txid}", done.txid);
-        for (region, (peer, applied)) in &applied {
-            check_applied(log, *region, *peer, *applied);
+        for (region, since) in &applied {
+            check_applied(log, *region, since);
         }
         // After the root: from here on the log gives up data that only this root has.
-        log.complete_checkpoint(&taken, done.txid, applied.values().copied());
+        let indexes = applied.values().map(|since| (since.peer, since.index));
+        log.complete_checkpoint(&taken, done.txid, indexes);
         // Not before: after an error the next checkpoint has to report them. Those that were
         // applied further in the meantime stay.
         self.applied.lock().retain(|region, now| applied.get(region) != Some(now));
-        let durable = applied.into_iter().map(|(region, (_, applied))| (region, applied));
+        let durable = applied.into_iter().map(|(region, since)| {
+            let AppliedSince { index: applied, installed, .. } = since;
+            CheckpointedReplica { region, applied, installed }
+        });
         Ok((durable.collect(), true))
     }
 }
 
 /// A root that has applied entries which the log lacks could not be followed by the log any more: a
 /// restart would reset the log and with it the acknowledged entries above.
-fn check_applied(log: &StoreLog, region: RegionId, peer: PeerId, applied: Index) {
+fn check_applied(log: &StoreLog, region: RegionId, since: &AppliedSince) {
+    let AppliedSince { peer, index: applied, installed } = *since;
+    // The log of an installed snapshot is reset once this root is told.
+    if installed.is_some() {
+        return;
+    }
     let Some(group) = log.engine().group(peer.0) else { return };
     let last = group.last_index();
     // A group without entries holds a hard state only: its log was forgotten.
@@ -101,17 +147,28 @@ fn check_applied(log: &StoreLog, region: RegionId, peer: PeerId, applied: Index)
 fn copy_hard_states(
     pages: &PageStore,
     log: &StoreLog,
-    replicas: impl Iterator<Item = (RegionId, PeerId)>,
+    taken: &CheckpointInput,
 ) -> Result<(), Error> {
     // Read before the groups are, which then hold every hard state up to there.
     let position = CheckpointLsn { lsn: log.engine().durable_lsn() };
     let mut txn = pages.write()?;
-    let mut states = txn.tree(APPLY)?;
-    for (region, peer) in replicas {
+    for (region, peer) in taken.replicas() {
         let Some(group) = log.engine().group(peer.0) else { continue };
         let Some(newest) = store_log::hard_state(&group)? else { continue };
         let key = schema::region_key(region);
-        let mut state = ApplyState::decode(region, states.get(&key)?.as_deref())?;
+        let row = txn.tree(APPLY)?.get(&key)?.map(|row| row.to_vec());
+        if taken.is_uninitialised(peer) {
+            // A split or a snapshot may have given it data since `taken`; or a split has made
+            // another replica, and this one is no member.
+            if row.is_none() {
+                copy_uninitialised(&mut txn, region, peer, newest)?;
+                continue;
+            }
+            if !is_member(&mut txn, region, peer)? {
+                continue;
+            }
+        }
+        let mut state = ApplyState::decode(region, row.as_deref())?;
         state.hard_state = state.hard_state.merge(newest);
         // The hard state is written along with the entries that it was raised for.
         assert!(
@@ -120,9 +177,41 @@ fn copy_hard_states(
             state.term,
             state.hard_state
         );
-        states.put(&key, &state.encode())?;
+        txn.tree(APPLY)?.put(&key, &state.encode())?;
     }
     txn.set_commit_metadata(&position.encode());
     txn.publish()?;
+    Ok(())
+}
+
+fn is_member(txn: &mut WriteTxn<'_>, region: RegionId, peer: PeerId) -> Result<bool, Error> {
+    let key = schema::region_key(region);
+    let row =
+        txn.tree(REGION)?.get(&key)?.map(|row| row.to_vec()).ok_or(Error::NoRegion(region))?;
+    Ok(schema::decode_descriptor(region, &row)?.peer(peer).is_some())
+}
+
+/// Puts the hard state of a replica without data into its row, so that the log may forget it.
+fn copy_uninitialised(
+    txn: &mut WriteTxn<'_>,
+    region: RegionId,
+    peer: PeerId,
+    newest: HardState,
+) -> Result<(), Error> {
+    let key = schema::region_key(region);
+    let mut rows = txn.tree(UNINITIALISED)?;
+    let before = rows.get(&key)?.map(|row| row.to_vec());
+    let mut row = UninitialisedRow { peer, hard_state: newest };
+    if let Some(before) = before {
+        let before = UninitialisedRow::decode(region, &before)?;
+        if before.peer != peer {
+            return Err(Error::Corrupt(format!(
+                "region {region} has two replicas without data, {} and {peer}",
+                before.peer
+            )));
+        }
+        row.hard_state = newest.merge(before.hard_state);
+    }
+    rows.put(&key, &row.encode())?;
     Ok(())
 }

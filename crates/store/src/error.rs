@@ -44,6 +44,15 @@ pub enum Error {
         /// The defect.
         source: Malformed,
     },
+    /// A snapshot cannot be installed: another region holds a part of its range. Raft has taken it,
+    /// so its replica cannot go on.
+    #[error("region {region}: a snapshot cannot be installed, region {holder} holds its range")]
+    RangeHeld {
+        /// The region of the snapshot.
+        region: RegionId,
+        /// The other one.
+        holder: RegionId,
+    },
     /// Entries for a region that is not here.
     #[error("region {0} is not on this store")]
     NoRegion(RegionId),
@@ -69,6 +78,13 @@ pub enum ReadError {
     /// The region's range has changed since the read was admitted. The client takes this one.
     #[error("region {} has changed", .0.id)]
     EpochNotMatch(Descriptor),
+    /// There is nothing to send: no entry of the region is applied yet. The sender tries later.
+    #[error("no entry of the region is applied")]
+    NothingApplied,
+    /// The page store has ended the view that a snapshot was read from: it held too much space. The
+    /// sender gives up and begins anew.
+    #[error("the view of the snapshot was ended, because it held too much space")]
+    SnapshotTooOld,
     /// The key is in another region. A mistake of the caller.
     #[error("key {key:?} is not in region {}", descriptor.id)]
     KeyNotInRegion {

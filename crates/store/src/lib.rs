@@ -12,6 +12,9 @@
 //! - [`Store::fetch`] answers `Effects::fetches`.
 //! - [`Store::apply`] carries out `Effects::apply`: many regions, one transaction.
 //! - [`Store::read`] serves `Effects::reads` on a snapshot.
+//! - [`Store::open_snapshot`] reads what `Effects::snapshots` sends; [`Store::begin_stage`] and the
+//!   calls below it receive it; [`Store::install`] carries out `Effects::installs`.
+//! - [`Store::admit`] answers `Effects::unknown`.
 //! - [`Store::maintain`], which makes the checkpoints, and [`Store::purge_log`] are the driver's to
 //!   call, now and then.
 //!
@@ -29,10 +32,12 @@ mod error;
 mod log_purge;
 mod log_reader;
 mod maintenance;
+mod range_map;
 mod recovery;
 mod region_ranges;
 mod region_size;
 mod schema;
+mod snapshot;
 mod snapshot_read;
 mod stats;
 mod store;
@@ -43,6 +48,7 @@ mod tests;
 
 pub use apply::{Applied, AppliedReplica, ApplyOutcome, ApplyReject};
 pub use check::StoreCheckReport;
+pub use checkpoint::CheckpointedReplica;
 pub use config::Config;
 pub use directory::{StartSeed, StoreDirectory};
 pub use error::{Error, ReadError};
@@ -55,6 +61,7 @@ pub use flotilla_raftlog::{
 };
 pub use maintenance::StoreMaintenance;
 pub use recovery::RecoveredReplicas;
+pub use snapshot::{Installed, SnapshotChunk, SnapshotEnd, SnapshotReader, StageError, StageOffer};
 pub use snapshot_read::{RegionSnapshot, ScanRequest, ScanResult, StoreSnapshot};
 pub use stats::Stats;
 pub use store::Store;

@@ -7,17 +7,17 @@
 use std::time::Duration;
 
 use flotilla_pagestore::{Error as PagesError, MaintenanceAction, MaintenanceOutcome, PageStore};
-use flotilla_region::{Index, RegionId};
 
+use crate::checkpoint::CheckpointedReplica;
 use crate::error::Error;
 use crate::stats::Counter;
 
 /// The result of one call of [`Store::maintain`](crate::Store::maintain).
 #[derive(Debug)]
 pub enum StoreMaintenance {
-    /// A checkpoint was made: so far each region is applied in the durable root. The log can be
-    /// purged once the regions have heard of it.
-    Checkpointed(Vec<(RegionId, Index)>),
+    /// A checkpoint was made: the replicas of which the durable root has more than the last one.
+    /// The log can be purged once the regions have heard of it.
+    Checkpointed(Vec<CheckpointedReplica>),
     /// An action was done or found a writer in its way, and there may be more.
     Progress,
     /// As [`StoreMaintenance::Progress`], and the step may have kept the disk busy: a caller that

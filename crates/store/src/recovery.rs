@@ -10,13 +10,14 @@ use flotilla_pagestore::PageStore;
 use flotilla_raftlog::{Durability, Group, LogBatch, LogEngine};
 use flotilla_region::{
     Descriptor, HardState, Index, LogEntry, PeerId, RecoveredReplica, RegionId, SPLIT_INDEX,
-    StoreId, Term, UnbornReplica,
+    StoreId, Term, UnbornReplica, UninitialisedReplica,
 };
 
 use crate::error::Error;
 use crate::log_reader;
 use crate::schema::{
     ApplyState, BIRTH_KEY, BirthRecord, CheckpointLsn, HARD_STATE_KEY, MalformedRow, STORE_GROUP,
+    UninitialisedRow,
 };
 use crate::snapshot_read::StoreSnapshot;
 use crate::store_log::{self, RecoveredGroup, StoreLog};
@@ -43,6 +44,8 @@ pub struct RecoveredReplicas {
     /// Those that only the log has, because the split that made them is not in the durable rows. It
     /// is committed, and applied again.
     pub unborn: Vec<UnbornReplica>,
+    /// Those that a message has made and that have no data, in the order of their regions.
+    pub uninitialised: Vec<UninitialisedReplica>,
 }
 
 /// All replicas of this store.
@@ -60,47 +63,116 @@ pub(crate) fn recover(
         let state = view.state(descriptor.id)?;
         replicas.push(replica(log, descriptor, peer.id, &state)?);
     }
-    let unborn = unborn_replicas(log, &replicas)?;
-    Ok(RecoveredReplicas { replicas, unborn })
+    let mut recovered = RecoveredReplicas { replicas, ..RecoveredReplicas::default() };
+    without_rows(log, view.uninitialised()?, &mut recovered)?;
+    Ok(recovered)
 }
 
-/// The replicas of the log's groups that no row knows.
-fn unborn_replicas(
+/// R14b: the replicas of which there is no data, before any of them hears a message. `rows` are
+/// those of the ones that had none at the last checkpoint.
+fn without_rows(
     log: &StoreLog,
-    replicas: &[RecoveredReplica],
-) -> Result<Vec<UnbornReplica>, Error> {
-    let known: BTreeSet<_> = replicas.iter().map(|replica| replica.peer.0).collect();
-    let groups = log.engine().group_ids().into_iter();
-    let mut births = BTreeMap::new();
-    for group in groups.filter(|group| *group != STORE_GROUP && !known.contains(group)) {
-        let record = log.engine().group(group).and_then(|group| group.get(BIRTH_KEY));
-        let record = record.ok_or_else(|| {
-            Error::Corrupt(format!("the log has a replica {group} that no region has"))
-        })?;
-        births.insert(group, BirthRecord::decode(record).map_err(MalformedRow::from)?);
-    }
-    let mut unborn = vec![];
-    for (group, birth) in &births {
-        let parent = replicas.iter().find(|replica| replica.descriptor.id == birth.parent);
+    rows: BTreeMap<RegionId, UninitialisedRow>,
+    recovered: &mut RecoveredReplicas,
+) -> Result<(), Error> {
+    let mut births = births(log, &rows, &recovered.replicas)?;
+    let unborn: Vec<_> = births
+        .iter()
+        .filter_map(|(peer, birth)| match *birth {
+            BirthRecord::Split { region, parent, index } => Some((*peer, region, parent, index)),
+            BirthRecord::Message { .. } => None,
+        })
+        .collect();
+    let is_unborn = |region| unborn.iter().any(|(_, child, ..)| *child == region);
+    for &(peer, region, parent, index) in &unborn {
+        let made_by = recovered.replicas.iter().find(|found| found.descriptor.id == parent);
         // The parent may itself wait for its own parent's split.
-        let is_due = match parent {
-            Some(parent) => parent.applied.0 < birth.index,
-            None => births.values().any(|other| other.region == birth.parent),
-        };
+        let is_due = made_by.map_or(is_unborn(parent), |parent| parent.applied.0 < index);
         if !is_due {
             return Err(Error::Corrupt(format!(
-                "region {} was split off from {} by its entry {}, but the rows do not have it",
-                birth.region, birth.parent, birth.index
+                "region {region} was split off from {parent} by its entry {index}, but the rows do \
+                 not have it"
             )));
         }
-        let replica = unborn_replica(log, birth.region, PeerId(*group))?;
+        let mut replica = unborn_replica(log, region, parent, peer)?;
+        // A vote that it gave before the split was applied, and that only the row has.
+        let voted = rows.get(&region).filter(|row| row.peer == peer);
+        if let Some(voted) = voted {
+            replica.hard_state = replica.hard_state.merge(voted.hard_state);
+        }
         log.note_unborn(&replica);
-        unborn.push(replica);
+        recovered.unborn.push(replica);
     }
-    Ok(unborn)
+    // Those that the log has forgotten have their rows only.
+    for (region, row) in &rows {
+        births.entry(row.peer).or_insert(BirthRecord::Message { region: *region });
+    }
+    let mut here: BTreeSet<_> =
+        recovered.replicas.iter().map(|found| found.descriptor.id).collect();
+    here.extend(recovered.unborn.iter().map(|unborn| unborn.region));
+    for (peer, birth) in births {
+        let BirthRecord::Message { region } = birth else { continue };
+        // A message named a replica that is no member: a split has made another one. Its votes
+        // never counted.
+        if here.contains(&region) {
+            remove_group(log, peer)?;
+            continue;
+        }
+        if recovered.uninitialised.iter().any(|found| found.region == region) {
+            return Err(Error::Corrupt(format!(
+                "region {region} has a second replica {peer}, which has no data"
+            )));
+        }
+        let row = rows.get(&region).filter(|row| row.peer == peer).map(|row| row.hard_state);
+        recovered.uninitialised.push(uninitialised_replica(log, region, peer, row)?);
+    }
+    recovered.uninitialised.sort_by_key(|found| found.region);
+    Ok(())
 }
 
-fn unborn_replica(log: &StoreLog, region: RegionId, peer: PeerId) -> Result<UnbornReplica, Error> {
+fn remove_group(log: &StoreLog, peer: PeerId) -> Result<(), Error> {
+    let mut batch = LogBatch::new();
+    batch.remove_group(peer.0);
+    log.engine().write(batch, Durability::Synced).wait()?;
+    Ok(())
+}
+
+/// The births of the replicas in the log of which there is no data.
+fn births(
+    log: &StoreLog,
+    rows: &BTreeMap<RegionId, UninitialisedRow>,
+    replicas: &[RecoveredReplica],
+) -> Result<BTreeMap<PeerId, BirthRecord>, Error> {
+    let known: BTreeSet<_> = replicas.iter().map(|replica| replica.peer.0).collect();
+    let mut births = BTreeMap::new();
+    for id in log.engine().group_ids() {
+        if id == STORE_GROUP || known.contains(&id) {
+            continue;
+        }
+        let peer = PeerId(id);
+        let birth = match log.engine().group(id).and_then(|group| group.get(BIRTH_KEY)) {
+            Some(record) => BirthRecord::decode(record).map_err(MalformedRow::from)?,
+            // The log forgot the birth when a root had its row, and has heard of a vote since.
+            None => match rows.iter().find(|(_, row)| row.peer == peer) {
+                Some((region, _)) => BirthRecord::Message { region: *region },
+                None => {
+                    return Err(Error::Corrupt(format!(
+                        "the log has a replica {peer} that no region has"
+                    )));
+                }
+            },
+        };
+        births.insert(peer, birth);
+    }
+    Ok(births)
+}
+
+fn unborn_replica(
+    log: &StoreLog,
+    region: RegionId,
+    parent: RegionId,
+    peer: PeerId,
+) -> Result<UnbornReplica, Error> {
     let broken = || Error::Corrupt(format!("region {region}: the log of a new replica is broken"));
     let group = log.engine().group(peer.0).ok_or_else(broken)?;
     // In one batch with the birth.
@@ -110,7 +182,31 @@ fn unborn_replica(log: &StoreLog, region: RegionId, peer: PeerId) -> Result<Unbo
         return Err(broken());
     }
     let (terms, tail) = read_log(&group, SPLIT_INDEX)?;
-    Ok(UnbornReplica { region, peer, hard_state, terms, last, tail })
+    Ok(UnbornReplica { region, peer, parent, hard_state, terms, last, tail })
+}
+
+/// A replica without data: the newest of its hard states, in the log and in its row.
+fn uninitialised_replica(
+    log: &StoreLog,
+    region: RegionId,
+    peer: PeerId,
+    row: Option<HardState>,
+) -> Result<UninitialisedReplica, Error> {
+    let broken =
+        || Error::Corrupt(format!("region {region}: the log of a replica without data is broken"));
+    let group = log.engine().group(peer.0);
+    let logged = group.as_ref().map(store_log::hard_state).transpose()?.flatten();
+    // Each of the two is written in one batch with what says that the replica is here.
+    let hard_state = match (logged, row) {
+        (Some(logged), Some(row)) => logged.merge(row),
+        (Some(one), None) | (None, Some(one)) => one,
+        (None, None) => return Err(broken()),
+    };
+    if group.is_some_and(|group| !has_not_begun(&group)) || hard_state.commit != Index(0) {
+        return Err(broken());
+    }
+    log.note_uninitialised(region, peer, hard_state, logged.is_some());
+    Ok(UninitialisedReplica { region, peer, hard_state })
 }
 
 fn replica(
@@ -146,6 +242,9 @@ fn replica(
             recovered.last = Index(group.last_index());
             (recovered.terms, recovered.tail) = read_log(group, applied.0)?;
         }
+        // A snapshot whose log was not reset: else the entries to come would stand behind one whose
+        // term the log does not know, and the next start would take them for another log's.
+        LogContinuity::Empty if applied.0 > Index(0) => reset(log, peer, applied, hard_state)?,
         LogContinuity::Empty => {}
         LogContinuity::Diverged => reset(log, peer, applied, hard_state)?,
     }

@@ -127,7 +127,8 @@ fn bounds(descriptor: &Descriptor) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (Bound::Included(&descriptor.start[..]), end_bound(&descriptor.end))
 }
 
-fn end_bound(end: &Bytes) -> Bound<&[u8]> {
+/// The bound of a region whose range ends there.
+pub(crate) fn end_bound(end: &Bytes) -> Bound<&[u8]> {
     if end.is_empty() { Bound::Unbounded } else { Bound::Excluded(&end[..]) }
 }
 

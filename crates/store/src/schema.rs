@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use flotilla_base::fields::{FieldReader, Malformed, put_varint};
-use flotilla_region::{Descriptor, HardState, Index, RegionId, Space, StoreId, Term};
+use flotilla_region::{Descriptor, HardState, Index, PeerId, RegionId, Space, StoreId, Term};
 
 /// The identity of the data directory: one row, and one for each of its last starts.
 pub(crate) const IDENT: &str = "ident";
@@ -14,6 +14,9 @@ pub(crate) const CLUSTER: &str = "cluster";
 pub(crate) const REGION: &str = "region";
 /// How far each region is applied, and its hard state at the last cut; by region.
 pub(crate) const APPLY: &str = "apply";
+/// Replicas without data and their hard states at the last cut; by region. A region has a row here
+/// or one in [`REGION`], never both.
+pub(crate) const UNINITIALISED: &str = "uninitialised";
 
 /// The key of the row in [`IDENT`].
 pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
@@ -42,6 +45,7 @@ const FORMAT: u8 = 1;
 const FLAGS: u8 = 0;
 
 const APPLY_HEAD_BYTES: usize = 1 + 8 + 8;
+const UNINITIALISED_HEAD_BYTES: usize = 1 + 8;
 const START_BYTES: usize = 1 + 8 + 8;
 
 /// Bytes of a row that are not what this schema says; the text says which.
@@ -161,37 +165,82 @@ pub(crate) fn store_of_run_key(key: &[u8]) -> Option<StoreId> {
     Some(StoreId(u64::from_be_bytes(number)))
 }
 
-/// The record of a replica's birth: which region it is of, and the entry of the split that made it.
+/// The record of a replica's birth: which region it is of, and what has made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BirthRecord {
-    pub(crate) region: RegionId,
-    /// The region that was split.
-    pub(crate) parent: RegionId,
-    /// The entry of the split in the parent's log.
-    pub(crate) index: Index,
+pub(crate) enum BirthRecord {
+    /// The split of a region here.
+    Split {
+        region: RegionId,
+        /// The region that was split.
+        parent: RegionId,
+        /// The entry of the split in the parent's log.
+        index: Index,
+    },
+    /// A message of another replica; it has no data.
+    Message { region: RegionId },
 }
 
-/// The second byte of a record of a birth: a split has made the replica.
+/// The second byte of a record of a birth.
 const BORN_BY_SPLIT: u8 = 1;
+const BORN_BY_MESSAGE: u8 = 2;
 
 impl BirthRecord {
     pub(crate) fn encode(self) -> Vec<u8> {
-        let mut out = vec![FORMAT, BORN_BY_SPLIT];
-        for number in [self.region.0, self.parent.0, self.index.0] {
-            put_varint(&mut out, number);
+        let (kind, numbers) = match self {
+            Self::Split { region, parent, index } => {
+                (BORN_BY_SPLIT, &[region.0, parent.0, index.0][..])
+            }
+            Self::Message { region } => (BORN_BY_MESSAGE, &[region.0][..]),
+        };
+        let mut out = vec![FORMAT, kind];
+        for number in numbers {
+            put_varint(&mut out, *number);
         }
         out
     }
 
     pub(crate) fn decode(row: Bytes) -> Result<Self, Malformed> {
         let mut reader = FieldReader::new(row, "birth of a replica");
-        if (reader.byte()?, reader.byte()?) != (FORMAT, BORN_BY_SPLIT) {
-            return Err(reader.malformed());
-        }
-        let (region, parent) = (RegionId(reader.varint()?), RegionId(reader.varint()?));
-        let index = Index(reader.varint()?);
+        let kind = (reader.byte()?, reader.byte()?);
+        let region = RegionId(reader.varint()?);
+        let record = match kind {
+            (FORMAT, BORN_BY_SPLIT) => {
+                let (parent, index) = (RegionId(reader.varint()?), Index(reader.varint()?));
+                Self::Split { region, parent, index }
+            }
+            (FORMAT, BORN_BY_MESSAGE) => Self::Message { region },
+            _ => return Err(reader.malformed()),
+        };
         reader.finish()?;
-        Ok(Self { region, parent, index })
+        Ok(record)
+    }
+}
+
+/// The row of a replica without data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UninitialisedRow {
+    pub(crate) peer: PeerId,
+    /// The hard state when the last cut was made. The log may hold a newer one.
+    pub(crate) hard_state: HardState,
+}
+
+impl UninitialisedRow {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![FORMAT];
+        out.extend_from_slice(&self.peer.0.to_le_bytes());
+        out.extend_from_slice(&self.hard_state.encode());
+        out
+    }
+
+    pub(crate) fn decode(region: RegionId, row: &[u8]) -> Result<Self, MalformedRow> {
+        let bad =
+            || MalformedRow(format!("the row of region {region}, which has no data, is malformed"));
+        if row.len() < UNINITIALISED_HEAD_BYTES || row[0] != FORMAT {
+            return Err(bad());
+        }
+        let hard_state = Bytes::copy_from_slice(&row[UNINITIALISED_HEAD_BYTES..]);
+        let hard_state = HardState::decode(hard_state).map_err(|_| bad())?;
+        Ok(Self { peer: PeerId(number(row, 1)), hard_state })
     }
 }
 
@@ -200,7 +249,7 @@ pub(crate) fn region_key(region: RegionId) -> [u8; 8] {
     region.0.to_be_bytes()
 }
 
-/// The region that a key of [`REGION`] or [`APPLY`] names.
+/// The region that a key of [`REGION`], [`APPLY`] or [`UNINITIALISED`] names.
 pub(crate) fn region_of_key(key: &[u8]) -> Result<RegionId, MalformedRow> {
     let bytes =
         key.try_into().map_err(|_| MalformedRow(format!("{key:?} is no key of a region")))?;
@@ -288,12 +337,25 @@ mod tests {
             CheckpointLsn { lsn: 7 }
         );
 
-        let birth = BirthRecord { region: RegionId(8), parent: RegionId(7), index: Index(300) };
+        let (region, parent, index) = (RegionId(8), RegionId(7), Index(300));
+        let birth = BirthRecord::Split { region, parent, index };
         assert_eq!(birth.encode(), [1, 1, 8, 7, 0xac, 2]);
         assert_eq!(BirthRecord::decode(birth.encode().into()), Ok(birth));
-        for wrong in [&[1, 1, 8, 7][..], &[1, 2, 8, 7, 1], &[2, 1, 8, 7, 1], &[1, 1, 8, 7, 1, 0]] {
+        for wrong in [&[1, 1, 8, 7][..], &[1, 3, 8, 7, 1], &[2, 1, 8, 7, 1], &[1, 1, 8, 7, 1, 0]] {
             assert!(BirthRecord::decode(Bytes::copy_from_slice(wrong)).is_err(), "{wrong:?}");
         }
+        let birth = BirthRecord::Message { region: RegionId(300) };
+        assert_eq!(birth.encode(), [1, 2, 0xac, 2]);
+        assert_eq!(BirthRecord::decode(birth.encode().into()), Ok(birth));
+        for wrong in [&[1, 2][..], &[1, 2, 8, 7], &[2, 2, 8], &[1]] {
+            assert!(BirthRecord::decode(Bytes::copy_from_slice(wrong)).is_err(), "{wrong:?}");
+        }
+
+        let row = UninitialisedRow { peer: PeerId(801), hard_state };
+        let bytes = row.encode();
+        assert_eq!(bytes[..9], [1, 0x21, 3, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[9..], hard_state.encode()[..]);
+        assert_eq!(UninitialisedRow::decode(RegionId(8), &bytes).unwrap(), row);
 
         assert_eq!(region_key(RegionId(258)), [0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(region_of_key(&region_key(RegionId(258))).unwrap(), RegionId(258));
@@ -312,6 +374,10 @@ mod tests {
             assert!(ApplyState::decode(RegionId(1), Some(cut)).is_err(), "cut at {len}");
         }
         assert!(ApplyState::decode(RegionId(1), None).is_err());
+        let row = UninitialisedRow { peer: PeerId(1), hard_state: HardState::default() }.encode();
+        for len in 0..row.len() {
+            assert!(UninitialisedRow::decode(RegionId(1), &row[..len]).is_err(), "cut at {len}");
+        }
         assert!(decode_start(&[1; 16]).is_err());
         assert!(starts_of_key(b"start/1").is_err());
         assert!(CheckpointLsn::decode(b"").is_err());

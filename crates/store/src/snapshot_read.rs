@@ -1,6 +1,7 @@
 //! Reads on a snapshot. The region's descriptor is read from the same snapshot as its rows, so a
 //! change of range between the grant and the read cannot be missed.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Bound;
 
@@ -9,7 +10,7 @@ use flotilla_pagestore::{Snapshot, Tree};
 use flotilla_region::{Descriptor, Index, RegionId};
 
 use crate::error::{Error, ReadError};
-use crate::schema::{self, APPLY, ApplyState, REGION};
+use crate::schema::{self, APPLY, ApplyState, REGION, UNINITIALISED, UninitialisedRow};
 
 /// Everything on the store as it was at one moment. Cheap to take and to clone; while it lives,
 /// the pages that it sees are not used again.
@@ -70,6 +71,18 @@ impl StoreSnapshot {
             return Ok(ApplyState::decode(region, None)?);
         };
         Ok(ApplyState::decode(region, states.get(&schema::region_key(region))?.as_deref())?)
+    }
+
+    /// The replicas without data.
+    pub(crate) fn uninitialised(&self) -> Result<BTreeMap<RegionId, UninitialisedRow>, Error> {
+        let Some(tree) = self.snapshot.tree(UNINITIALISED)? else { return Ok(BTreeMap::new()) };
+        let mut found = BTreeMap::new();
+        let mut rows = tree.range(..);
+        while let Some((key, row)) = rows.next()? {
+            let region = schema::region_of_key(key)?;
+            found.insert(region, UninitialisedRow::decode(region, row)?);
+        }
+        Ok(found)
     }
 
     pub(crate) fn states(&self) -> Result<Vec<(RegionId, ApplyState)>, Error> {

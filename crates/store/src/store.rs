@@ -3,24 +3,30 @@
 use std::fmt;
 use std::time::Duration;
 
+use bytes::Bytes;
 use flotilla_identity::{
     ClusterSettings, MemberId, PeerWrite, RunHistory, StoreIdentity, StoreRegistry,
 };
 use flotilla_pagestore::{DirtyLimits, MaintenanceAction, Options as PageOptions, PageStore};
 use flotilla_raftlog::{Commit, LogMaintenance, PurgeReport, RecoveryReport};
 use flotilla_region::{
-    ApplyTask, Compaction, Descriptor, Index, LogEntry, LogFetch, LogWrite, RegionId, ReplicaBirth,
+    ApplyTask, Compaction, Descriptor, Envelope, Index, InstallTask, LogEntry, LogFetch, LogWrite,
+    NotAdmitted, PeerId, RegionId, RegionSize, ReplicaBirth, SnapshotHead, StageId,
 };
 
 use crate::apply::{self, Applied};
 use crate::check::{self, StoreCheckReport};
-use crate::checkpoint::CheckpointState;
+use crate::checkpoint::{CheckpointState, CheckpointedReplica};
 use crate::config::Config;
 use crate::directory::StoreDirectory;
-use crate::error::Error;
+use crate::error::{Error, ReadError};
 use crate::maintenance::{MaintenanceCounters, StoreMaintenance};
+use crate::range_map::{self, RangeMap};
 use crate::recovery::RecoveredReplicas;
 use crate::region_size::SizeChecks;
+use crate::snapshot::{
+    self, Installed, SnapshotEnd, SnapshotReader, SnapshotStages, StageError, StageOffer,
+};
 use crate::snapshot_read::StoreSnapshot;
 use crate::stats::{Stats, StoreCounters};
 use crate::store_log::StoreLog;
@@ -38,6 +44,8 @@ pub struct Store {
     log: StoreLog,
     log_recovery: RecoveryReport,
     checkpoints: CheckpointState,
+    ranges: RangeMap,
+    stages: SnapshotStages,
     sizes: SizeChecks,
     maintenance: MaintenanceCounters,
     counters: StoreCounters,
@@ -66,6 +74,7 @@ impl Store {
         let log = StoreLog::new(log, pages.durable().txid)?;
         let recovered = recovery::recover(&pages, &log, identity.store)?;
         let checkpoints = CheckpointState::default();
+        let ranges = RangeMap::new(recovered.replicas.iter().map(|found| &found.descriptor));
         let (maintenance, counters) = (MaintenanceCounters::default(), StoreCounters::default());
         let store = Self {
             identity,
@@ -75,6 +84,8 @@ impl Store {
             log,
             log_recovery,
             checkpoints,
+            ranges,
+            stages: SnapshotStages::default(),
             sizes: SizeChecks::default(),
             maintenance,
             counters,
@@ -152,12 +163,13 @@ impl Store {
     /// after a crash or not at all. Does not wait for the disk: wait for the commit, or call
     /// [`Store::flush_log`].
     ///
-    /// Durable once the commit is, if any of the writes asks for it.
+    /// Durable once the commit is, if any of the writes asks for it or a birth is by a message.
     ///
     /// # Panics
     ///
-    /// If entries come without a hard state, or if a compaction would take entries that the last
-    /// durable checkpoint has not applied.
+    /// If entries come without a hard state; if a compaction would take entries that the last
+    /// durable checkpoint has not applied, or a reset comes before the checkpoint that has the
+    /// snapshot; if anything else is written between a snapshot and the reset.
     pub fn write_log(
         &self,
         writes: &[LogWrite],
@@ -202,7 +214,7 @@ impl Store {
     ///
     /// If an entry of a region is left out.
     pub fn apply(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {
-        let mut applied = apply::apply(&self.pages, self.identity.store, tasks)?;
+        let mut applied = apply::apply(&self.pages, &self.ranges, self.identity.store, tasks)?;
         self.sizes
             .note_applied(&mut applied.replicas, self.config.size_check_bytes, || self.read())?;
         self.checkpoints.note_applied(self.identity.store, &applied.replicas);
@@ -217,14 +229,102 @@ impl Store {
         StoreSnapshot::new(self.pages.read())
     }
 
-    /// Makes all that is applied durable, and with it what the log may forget. Returns how far
-    /// each region is applied in the durable root that was applied since the last one.
+    /// Whether a replica may be made for a message of a region that is not here: no region here
+    /// holds a part of its range, and none was promised one to a snapshot.
+    ///
+    /// # Errors
+    ///
+    /// The page store failed.
+    pub fn admit(&self, envelope: &Envelope) -> Result<Result<(), NotAdmitted>, Error> {
+        // Without a range, no answer but this one is safe.
+        let range = envelope.range.as_ref().filter(|range| !range_map::is_empty(range));
+        let Some(range) = range else { return Ok(Err(NotAdmitted::Held)) };
+        // The region itself counts as well: a split may have made it, and its shard hears of it
+        // next.
+        let holder = self.ranges.holder(range, None);
+        Ok(if holder.is_some() { Err(NotAdmitted::Held) } else { Ok(()) })
+    }
+
+    /// Reads a region, to be sent to a replica that lacks entries.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::RegionNotFound`], [`ReadError::NothingApplied`], or the page store failed.
+    pub fn open_snapshot(&self, region: RegionId) -> Result<SnapshotReader, ReadError> {
+        SnapshotReader::open(&self.read(), region)
+    }
+
+    /// Begins to receive a snapshot for replica `to`, in pages beside the rows: of the region in
+    /// `head`, with `total.keys` rows at most. Its range is promised to it as long as the stage is
+    /// there. A stage is in memory only: a crash drops it.
+    ///
+    /// # Errors
+    ///
+    /// [`StageError::InvalidHead`].
+    pub fn begin_stage(
+        &self,
+        to: PeerId,
+        head: &SnapshotHead,
+        total: RegionSize,
+    ) -> Result<StageOffer, StageError> {
+        let store = self.identity.store;
+        self.stages.begin(&self.pages, &self.ranges, store, (to, head), total)
+    }
+
+    /// Takes the bytes of the next [`SnapshotChunk`](crate::SnapshotChunk).
+    ///
+    /// # Errors
+    ///
+    /// The chunk is not the next one, or cannot be taken: the stage is dropped then.
+    pub fn stage_chunk(&self, stage: StageId, chunk: Bytes) -> Result<(), StageError> {
+        self.stages.push(&self.ranges, stage, chunk)
+    }
+
+    /// Ends a stage, which can be installed from then on.
+    ///
+    /// # Errors
+    ///
+    /// The sender has counted otherwise, or the rest cannot be written: the stage is dropped then.
+    pub fn finish_stage(&self, stage: StageId, end: SnapshotEnd) -> Result<(), StageError> {
+        self.stages.finish(&self.ranges, stage, end)
+    }
+
+    /// Drops a stage, if it is there: its pages are free again.
+    pub fn discard_stage(&self, stage: StageId) {
+        self.stages.discard(&self.ranges, stage);
+    }
+
+    /// Puts a staged snapshot in place of the replica's rows, in one transaction, and publishes it.
+    /// Durable with the next checkpoint, which reports the stage. Then the log is reset, and until
+    /// then the replica writes nothing else.
+    ///
+    /// # Errors
+    ///
+    /// Any error stops the store: raft has taken the snapshot.
+    ///
+    /// # Panics
+    ///
+    /// If the stage is not whole, or not that of the task; if entries at or above the snapshot are
+    /// applied, or a vote would be taken back.
+    pub fn install(&self, task: &InstallTask) -> Result<Installed, Error> {
+        let staged = self.stages.take(task.stage);
+        let staged = staged.unwrap_or_else(|| panic!("no stage is whole for {task:?}"));
+        let store = self.identity.store;
+        let installed =
+            snapshot::install(&self.pages, &self.log, &self.ranges, store, staged, task)?;
+        self.checkpoints.note_installed(&installed, task.stage);
+        self.counters.snapshots_installed.add(1);
+        Ok(installed)
+    }
+
+    /// Makes all that is applied durable, and with it what the log may forget. Returns the replicas
+    /// of which the durable root has more than the last one: entries, or a snapshot.
     ///
     /// # Errors
     ///
     /// An engine failed. If the disk is full, the last checkpoint is still good and another may be
     /// tried when there is room.
-    pub fn checkpoint(&self) -> Result<Vec<(RegionId, Index)>, Error> {
+    pub fn checkpoint(&self) -> Result<Vec<CheckpointedReplica>, Error> {
         let (durable, made) = self.checkpoints.make(&self.pages, &self.log)?;
         self.counters.checkpoints.add(u64::from(made));
         Ok(durable)
@@ -334,7 +434,7 @@ impl Store {
     ///
     /// [`Error::Corrupt`] says what does not fit.
     pub fn check(&self) -> Result<StoreCheckReport, Error> {
-        check::check(&self.pages, &self.log, self.identity.store)
+        check::check(&self.pages, &self.log, &self.ranges, self.identity.store)
     }
 
     /// The counters so far, and those of the engines.
@@ -349,6 +449,7 @@ impl Store {
             pages_moved_bytes: self.maintenance.moved_bytes.get(),
             pages_reclaimed_bytes: self.maintenance.reclaimed_bytes.get(),
             log_bytes_since_checkpoint: self.log.bytes_ahead(),
+            snapshots_installed: self.counters.snapshots_installed.get(),
             log_reads_failed: self.counters.log_reads_failed.get(),
         }
     }

@@ -5,22 +5,26 @@
 //! - A group's entries are forgotten only up to what the last durable root has applied.
 //! - The log gives up data together with the number of the root that has it, so that older pages
 //!   are never taken for those that belong to it.
+//! - A log is emptied behind a snapshot only once a durable root has the snapshot.
 //! - A group's hard state is forgotten only if the last durable root has the same, and no other is
 //!   on its way: it might be a vote that was given already.
+
+mod uncheckpointed_log;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use flotilla_identity::PeerWrite;
-use flotilla_raftlog::{Commit, Durability, EntryRef, Group, LogBatch, LogEngine};
+use flotilla_raftlog::{Commit, Durability, Group, LogBatch, LogEngine};
 use flotilla_region::{
-    Compaction, HardState, Index, LogEntry, LogWrite, PeerId, RegionId, ReplicaBirth, SPLIT_INDEX,
-    SPLIT_TERM, Term, UnbornReplica,
+    BirthOrigin, Compaction, HardState, Index, LogWrite, PeerId, RegionId, ReplicaBirth,
+    SPLIT_INDEX, Term, UnbornReplica,
 };
 use parking_lot::Mutex;
 
 use crate::error::Error;
-use crate::schema::{BIRTH_KEY, BirthRecord, HARD_STATE_KEY, RELIED_ROOT_KEY, STORE_GROUP};
+use crate::schema::{BIRTH_KEY, HARD_STATE_KEY};
 use crate::store_group;
+use uncheckpointed_log::{HardStateWrite, UncheckpointedLog};
 
 /// The log engine, with the part of the log that no checkpoint covers yet.
 #[derive(Debug)]
@@ -29,37 +33,11 @@ pub(crate) struct StoreLog {
     uncheckpointed: Mutex<UncheckpointedLog>,
 }
 
-/// The part of the log that the last durable root does not cover.
-#[derive(Debug, Default)]
-struct UncheckpointedLog {
-    hard_state_writes: BTreeMap<PeerId, HardStateWrite>,
-    /// Counts calls of `write`.
-    writes: u64,
-    bytes: u64,
-    /// The transaction of the last durable root, and the one that the log says it relies on.
-    root: u64,
-    relied_root: u64,
-    /// How far the last durable root has applied each replica.
-    durable: BTreeMap<PeerId, Index>,
-    /// Groups that the log holds nothing of, with the entry before their next one.
-    absent: BTreeMap<PeerId, (Index, Term)>,
-    /// Replicas of the log whose splits are applied again first: there is no row yet to copy their
-    /// hard states into.
-    unborn: BTreeSet<PeerId>,
-}
-
-/// The last write of a replica's hard state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct HardStateWrite {
-    region: RegionId,
-    write: u64,
-    hard_state: HardState,
-}
-
 /// The part of the log that a checkpoint has to cover.
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointInput {
     hard_state_writes: BTreeMap<PeerId, HardStateWrite>,
+    uninitialised: BTreeSet<PeerId>,
     bytes: u64,
 }
 
@@ -67,6 +45,11 @@ impl CheckpointInput {
     /// The replicas whose hard states were written since the last checkpoint.
     pub(crate) fn replicas(&self) -> impl Iterator<Item = (RegionId, PeerId)> {
         self.hard_state_writes.iter().map(|(peer, last_write)| (last_write.region, *peer))
+    }
+
+    /// Whether the replica had no data when this was taken.
+    pub(crate) fn is_uninitialised(&self, peer: PeerId) -> bool {
+        self.uninitialised.contains(&peer)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -116,13 +99,15 @@ impl StoreLog {
         for compaction in compactions {
             uncheckpointed.compact(compaction, &mut batch);
         }
-        // In the same batch as the compactions: if these are found after a crash, so is the root
+        // In the same batch as what is given up: if that is found after a crash, so is the root
         // that older pages are refused by.
-        if !compactions.is_empty() {
+        if !compactions.is_empty() || writes.iter().any(|write| write.reset.is_some()) {
             uncheckpointed.record_relied_root(&mut batch);
         }
         uncheckpointed.bytes += batch.bytes();
-        let synced = writes.iter().any(|write| write.sync);
+        // R14: a replica that was born by a message votes next, and nothing else knows of it.
+        let speaks = births.iter().any(|birth| birth.origin == BirthOrigin::Message);
+        let synced = speaks || writes.iter().any(|write| write.sync);
         // A mere commit index is found again after a crash, so it waits for no sync.
         let durability = if synced { Durability::Synced } else { Durability::Buffered };
         if batch.is_empty() {
@@ -181,7 +166,7 @@ impl StoreLog {
     /// Tells of a replica that was found in the log, and in no durable row.
     pub(crate) fn note_unborn(&self, unborn: &UnbornReplica) {
         let mut uncheckpointed = self.uncheckpointed.lock();
-        let UnbornReplica { region, peer, hard_state, .. } = *unborn;
+        let UnbornReplica { region, peer, parent, hard_state, .. } = *unborn;
         assert!(
             !uncheckpointed.durable.contains_key(&peer),
             "region {region}: replica {peer} has rows, and is said to have none"
@@ -190,7 +175,43 @@ impl StoreLog {
         uncheckpointed
             .hard_state_writes
             .insert(peer, HardStateWrite { region, write: 0, hard_state });
-        uncheckpointed.unborn.insert(peer);
+        uncheckpointed.unborn.insert(peer, parent);
+    }
+
+    /// Tells of a replica that was found without data. `is_in_log`: the log has a hard state of it,
+    /// which its row may not have.
+    pub(crate) fn note_uninitialised(
+        &self,
+        region: RegionId,
+        peer: PeerId,
+        hard_state: HardState,
+        is_in_log: bool,
+    ) {
+        let durable = (Index(0), Term(0));
+        let absent = true;
+        let found = RecoveredGroup { durable, hard_state, hard_state_ahead: is_in_log, absent };
+        self.note_recovered(region, peer, found);
+        self.uncheckpointed.lock().uninitialised.insert(peer);
+    }
+
+    /// A snapshot is about to take the place of a replica's rows.
+    ///
+    /// # Panics
+    ///
+    /// If the replica may not take one now.
+    pub(crate) fn note_install(
+        &self,
+        region: RegionId,
+        peer: PeerId,
+        index: Index,
+        hard_state: HardState,
+    ) {
+        self.uncheckpointed.lock().note_install(region, peer, index, hard_state);
+    }
+
+    /// Whether a snapshot of the replica was installed, and its log does not begin there yet.
+    pub(crate) fn is_reset_due(&self, peer: PeerId) -> bool {
+        self.uncheckpointed.lock().resets_due.contains_key(&peer)
     }
 
     /// How far the last durable root has applied a replica.
@@ -201,10 +222,14 @@ impl StoreLog {
     /// The writes that were queued up to now and that no checkpoint has covered.
     pub(crate) fn checkpoint_input(&self) -> CheckpointInput {
         let uncheckpointed = self.uncheckpointed.lock();
-        let born = |peer: &PeerId| !uncheckpointed.unborn.contains(peer);
+        let born = |peer: &PeerId| !uncheckpointed.unborn.contains_key(peer);
         let writes = uncheckpointed.hard_state_writes.iter().filter(|(peer, _)| born(peer));
+        let hard_state_writes: BTreeMap<_, _> =
+            writes.map(|(peer, write)| (*peer, *write)).collect();
+        let has_no_data = |peer: &&PeerId| uncheckpointed.uninitialised.contains(*peer);
         CheckpointInput {
-            hard_state_writes: writes.map(|(peer, write)| (*peer, *write)).collect(),
+            uninitialised: hard_state_writes.keys().filter(has_no_data).copied().collect(),
+            hard_state_writes,
             bytes: uncheckpointed.bytes,
         }
     }
@@ -280,136 +305,6 @@ impl StoreLog {
     }
 }
 
-impl UncheckpointedLog {
-    /// Notes in a batch that gives something up which root has it.
-    fn record_relied_root(&mut self, batch: &mut LogBatch) {
-        if self.relied_root < self.root {
-            // Not again for the same root: each such batch would only add a row to the newest
-            // segment.
-            self.relied_root = self.root;
-            batch.put(STORE_GROUP, RELIED_ROOT_KEY, &self.root.to_le_bytes());
-        }
-    }
-
-    fn add(&mut self, write: &LogWrite, batch: &mut LogBatch) {
-        let group = write.peer.0;
-        assert!(
-            write.entries.is_empty() || write.hard_state.is_some(),
-            "region {}: entries without the hard state that they were accepted under",
-            write.region
-        );
-        let Some(hard_state) = write.hard_state else { return };
-        check_entries(write, &hard_state);
-        self.check_order(write, &hard_state);
-        if let Some((last, term)) = self.absent.remove(&write.peer)
-            && last > Index(0)
-        {
-            // Else the term of the entry before the log's first would be lost.
-            batch.compact_to(group, last.0 + 1, term.0);
-        }
-        // One batch for both: entries that are found after a crash have a term that the hard state
-        // knows.
-        batch.append(group, write.entries.iter().map(to_logged));
-        batch.put(group, HARD_STATE_KEY, &hard_state.encode());
-        let last_write = HardStateWrite { region: write.region, write: self.writes, hard_state };
-        self.hard_state_writes.insert(write.peer, last_write);
-    }
-
-    /// Writes the birth of a replica behind the commit index of the split that made it. So a start
-    /// that finds something of the replica also finds the split as committed, and applies it before
-    /// the replica speaks.
-    fn add_birth(&mut self, birth: &ReplicaBirth, batch: &mut LogBatch) {
-        let (parent, parent_peer) = birth.parent;
-        assert!(
-            birth.parent_hard_state.commit >= birth.index,
-            "region {parent}: entry {} is applied and not committed",
-            birth.index
-        );
-        self.add_hard_state(parent, parent_peer, birth.parent_hard_state, batch);
-        // The split was applied again: the log has the replica, and maybe a vote that it has given.
-        if self.unborn.remove(&birth.peer) {
-            return;
-        }
-        let group = birth.peer.0;
-        let record = BirthRecord { region: birth.region, parent, index: birth.index };
-        batch.compact_to(group, SPLIT_INDEX.0 + 1, SPLIT_TERM.0);
-        batch.put(group, BIRTH_KEY, &record.encode());
-        self.durable.insert(birth.peer, SPLIT_INDEX);
-        self.add_hard_state(birth.region, birth.peer, birth.hard_state, batch);
-    }
-
-    fn add_hard_state(
-        &mut self,
-        region: RegionId,
-        peer: PeerId,
-        hard_state: HardState,
-        batch: &mut LogBatch,
-    ) {
-        let entries = vec![];
-        let (hard_state, number, sync) = (Some(hard_state), 0, true);
-        self.add(&LogWrite { region, peer, number, hard_state, entries, sync }, batch);
-    }
-
-    /// Checks a write against earlier ones of the replica: a vote that is taken back elects two
-    /// leaders, and an entry that is applied durably can not be applied again.
-    fn check_order(&self, write: &LogWrite, hard_state: &HardState) {
-        let LogWrite { region, peer, .. } = *write;
-        let durable = self.durable.get(&peer).copied().unwrap_or_default();
-        assert!(
-            write.entries.first().is_none_or(|first| first.index > durable),
-            "region {region}: an entry at or below the durably applied {durable} is replaced"
-        );
-        let Some(last) = self.hard_state_writes.get(&peer) else { return };
-        assert_eq!(last.region, region, "peer {peer} belongs to one region");
-        let before = last.hard_state;
-        assert!(
-            hard_state.term >= before.term && hard_state.commit >= before.commit,
-            "region {region}: the hard state went back from {before:?} to {hard_state:?}"
-        );
-        assert!(
-            hard_state.term > before.term
-                || before.vote.is_none()
-                || hard_state.vote == before.vote,
-            "region {region}: a second vote in one term, {before:?} and {hard_state:?}"
-        );
-    }
-
-    fn compact(&mut self, compaction: &Compaction, batch: &mut LogBatch) {
-        let Compaction { peer, first, .. } = *compaction;
-        let durable = self.durable.get(&peer).copied().unwrap_or_default();
-        assert!(
-            first.0 <= durable.0 + 1,
-            "region {}: the log would begin at {first}, but only {durable} is durable",
-            compaction.region
-        );
-        // A late one would bring back a group that the log has forgotten, and hold a segment.
-        if !self.absent.contains_key(&peer) {
-            batch.compact_to(peer.0, first.0, compaction.term_before.0);
-        }
-    }
-}
-
-/// Checks the entries of one write, which raft takes for granted after a restart.
-fn check_entries(write: &LogWrite, hard_state: &HardState) {
-    let region = write.region;
-    for pair in write.entries.windows(2) {
-        let (one, next) = (&pair[0], &pair[1]);
-        assert!(
-            next.index.0 == one.index.0 + 1 && next.term >= one.term,
-            "region {region}: entry {} of term {} follows {} of term {}",
-            next.index,
-            next.term,
-            one.index,
-            one.term
-        );
-    }
-    // The last entry has the highest term.
-    assert!(
-        write.entries.last().is_none_or(|last| last.term <= hard_state.term),
-        "region {region}: an entry of a later term than {hard_state:?}"
-    );
-}
-
 /// The state of one replica's log group as recovery found it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecoveredGroup {
@@ -432,13 +327,4 @@ pub(crate) fn hard_state(group: &Group) -> Result<Option<HardState>, Error> {
 
 pub(crate) fn is_empty(group: &Group) -> bool {
     group.last_index() < group.first_index()
-}
-
-fn to_logged(entry: &LogEntry) -> EntryRef<'_> {
-    EntryRef {
-        index: entry.index.0,
-        term: entry.term.0,
-        kind: entry.kind.to_byte(),
-        data: &entry.data,
-    }
 }

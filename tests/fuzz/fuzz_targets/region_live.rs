@@ -1,5 +1,5 @@
-//! Fuzzes a live region with arbitrary messages, among other events: all that a decodable frame
-//! from another store may hold.
+//! Fuzzes a live region with arbitrary messages and snapshots, among other events: all that a
+//! decodable frame or an offer from another store may hold.
 //!
 //! Nothing panics, the core's invariants hold after each step, each ticket comes out once, a term
 //! grows within its bound, no message leaves with a term that is not on disk, and a late step
@@ -12,8 +12,9 @@ use bytes::Bytes;
 use flotilla_kv::raw;
 use flotilla_region::{
     ApplyTask, Config, Descriptor, Effects, EntryKind, Envelope, Epoch, Event, HardState, Index,
-    LogEntry, LogFetch, LogWrite, Message, MessageKind, Peer, PeerId, RecoveredReplica, RegionId,
-    RequestPrecondition, Shard, Space, StoreId, Term, Ticket, Time,
+    InstallTask, LogEntry, LogFetch, LogWrite, Message, MessageKind, Peer, PeerId,
+    RecoveredReplica, RegionId, RequestPrecondition, Shard, SnapshotHead, SnapshotSend, Space,
+    StageId, StoreId, Term, Ticket, Time,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -66,6 +67,10 @@ enum Work {
     Write(LogWrite),
     Fetch(LogFetch),
     Apply(ApplyTask),
+    /// The rows of a snapshot, and a durable root for them.
+    Install(InstallTask),
+    /// A snapshot to another store; whether its stream has begun.
+    Send(SnapshotSend, bool),
 }
 
 struct Live {
@@ -76,9 +81,22 @@ struct Live {
     log: BTreeMap<Index, LogEntry>,
     persisted_term: Term,
     ticket_count: u64,
+    stages: BTreeSet<StageId>,
+    stage_count: u64,
     waiting: BTreeSet<Ticket>,
     /// The store has to end.
     is_over: bool,
+}
+
+fn descriptor() -> Descriptor {
+    Descriptor {
+        id: REGION,
+        space: Space::Raw,
+        start: Bytes::new(),
+        end: Bytes::new(),
+        epoch: Epoch { conf_version: 1, version: 1 },
+        peers: (1..=3).map(peer).collect(),
+    }
 }
 
 fn peer(store: u64) -> Peer {
@@ -87,14 +105,6 @@ fn peer(store: u64) -> Peer {
 
 impl Live {
     fn new(input: &mut Input<'_>) -> Self {
-        let descriptor = Descriptor {
-            id: REGION,
-            space: Space::Raw,
-            start: Bytes::new(),
-            end: Bytes::new(),
-            epoch: Epoch { conf_version: 1, version: 1 },
-            peers: (1..=3).map(peer).collect(),
-        };
         let config = Config {
             seed: 1,
             window: flotilla_region::WindowConfig { tail_bytes_max: 20, tail_count_max: 2 },
@@ -102,7 +112,7 @@ impl Live {
             ..Config::default()
         };
         let mut shard = Shard::new(config);
-        let mut found = RecoveredReplica::fresh(descriptor, peer(1).id);
+        let mut found = RecoveredReplica::fresh(descriptor(), peer(1).id);
         let (count, campaign) = (u64::from(input.below(8)), input.byte() % 2 == 0);
         let entry = |index| LogEntry {
             index: Index(index),
@@ -127,13 +137,16 @@ impl Live {
             log: tail.into_iter().map(|entry| (entry.index, entry)).collect(),
             persisted_term,
             ticket_count: 0,
+            stages: BTreeSet::new(),
+            stage_count: 0,
             waiting: BTreeSet::new(),
             is_over: false,
         }
     }
 
     fn go_on(&mut self, input: &mut Input<'_>) {
-        let event = match input.below(8) {
+        let event = match input.below(9) {
+            8 => Some(self.staged(input)),
             0 => self.work.pop_front().map(|work| self.complete(work)),
             1 => {
                 // Everything that is on its way is done.
@@ -185,15 +198,42 @@ impl Live {
         self.work.extend(effects.apply.drain(..).map(Work::Apply));
         let granted = effects.reads.drain(..).map(|grant| grant.ticket);
         let tickets = granted.chain(effects.rejected.drain(..).map(|(ticket, _)| ticket));
+        let tickets = tickets.chain(effects.undecided.drain(..));
         for ticket in tickets {
             assert!(self.waiting.remove(&ticket), "ticket {ticket} comes out again");
         }
+        for stage in effects.discards.drain(..) {
+            assert!(self.stages.remove(&stage), "stage {stage} is dropped, and was not there");
+        }
+        for install in effects.installs.drain(..) {
+            assert!(self.stages.remove(&install.stage), "{install:?} has no stage");
+            self.work.push_back(Work::Install(install));
+        }
+        self.work.extend(effects.snapshots.drain(..).map(|send| Work::Send(send, false)));
         effects.clear();
     }
 
     fn complete(&mut self, work: Work) -> Event {
         match work {
+            Work::Install(InstallTask { stage, head, hard_state, .. }) => {
+                self.persisted_term = self.persisted_term.max(hard_state.term);
+                let (applied, installed) = (head.index, Some(stage));
+                Event::Checkpointed { region: REGION, applied, installed }
+            }
+            Work::Send(send, is_begun) => {
+                let (to, number) = (send.envelope.to.id, send.number);
+                if is_begun {
+                    return Event::SnapshotSent { region: REGION, to, number, ok: true };
+                }
+                let head = send.envelope.message.snapshot.as_ref();
+                let index = head.map_or(send.envelope.message.index, |head| head.index);
+                self.work.push_back(Work::Send(send, true));
+                Event::SnapshotBegun { region: REGION, to, number, index }
+            }
             Work::Write(write) => {
+                if write.reset.is_some() {
+                    self.log.clear();
+                }
                 if let Some(first) = write.entries.first() {
                     self.log.split_off(&first.index);
                 }
@@ -224,6 +264,25 @@ impl Live {
         }
     }
 
+    /// A snapshot that has come, with any head.
+    fn staged(&mut self, input: &mut Input<'_>) -> Event {
+        let mut envelope = self.envelope(input);
+        let status = self.shard.status(REGION).expect("it is here");
+        let index = Index(input.near(status.commit.0));
+        let term = Term(input.near(status.term.0));
+        envelope.message = Message {
+            kind: MessageKind::Snapshot,
+            term: Term(input.near(status.term.0)),
+            index,
+            snapshot: Some(Box::new(SnapshotHead { index, term, descriptor: descriptor() })),
+            ..Message::default()
+        };
+        self.stage_count += 1;
+        let stage = StageId(self.stage_count);
+        self.stages.insert(stage);
+        Event::SnapshotStaged { envelope, stage }
+    }
+
     fn request(&mut self, input: &mut Input<'_>) -> Event {
         self.ticket_count += 1;
         let (region, ticket, precondition) =
@@ -239,7 +298,8 @@ impl Live {
 
     fn envelope(&mut self, input: &mut Input<'_>) -> Envelope {
         let status = self.shard.status(REGION).expect("it is here");
-        let kinds: Vec<_> = (0..20).filter_map(MessageKind::from_number).collect();
+        let kinds = (0..20).filter_map(MessageKind::from_number);
+        let kinds: Vec<_> = kinds.filter(|kind| *kind != MessageKind::Snapshot).collect();
         let kind = kinds[usize::from(input.byte()) % kinds.len()];
         let index = input.near(status.last.0);
         let entries = (1..=u64::from(input.below(4))).map(|nth| LogEntry {
@@ -256,6 +316,7 @@ impl Live {
             to: peer(1),
             epoch: Epoch { conf_version: 1, version: 1 },
             gc_floor: Index(if input.below(4) == 0 { input.near(status.commit.0) } else { 0 }),
+            range: (input.below(4) == 0).then(|| Box::new(descriptor().range())),
             message: Message {
                 kind,
                 term: Term(term),
@@ -267,6 +328,10 @@ impl Live {
                 reject: input.byte() % 2 == 0,
                 reject_hint: Index(input.near(status.last.0)),
                 context: self.context(input),
+                request_snapshot: Index(
+                    if input.below(8) == 0 { input.near(status.last.0) } else { 0 },
+                ),
+                snapshot: None,
             },
         }
     }

@@ -260,12 +260,11 @@ fn open(
         signal: CheckpointSignal::new(),
         dir: dir.to_owned(),
     };
-    // The regions are fresh, so each has its rows.
     Ok((context, recovered.replicas))
 }
 
 fn make_shard(at: usize, recovered: Vec<RecoveredReplica>) -> Result<Shard> {
-    // The logs are compared with the same regions all the time.
+    // The regions of a run stay as they are.
     let split = SplitLimits { automatic: false, ..SplitLimits::default() };
     let mut shard = Shard::new(Config { seed: 1 + at as u64, split, ..Config::default() });
     for replica in recovered {

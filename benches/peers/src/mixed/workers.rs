@@ -5,7 +5,7 @@ use super::cluster::{Answer, Cluster, StoreContext};
 use super::commit_delay::CommitDelay;
 use crate::log::Result;
 use flotilla_region::{ApplyTask, Compaction, Event, LogWrite, RegionId};
-use flotilla_store::{AppliedReplica, ApplyOutcome, StoreMaintenance};
+use flotilla_store::{AppliedReplica, ApplyOutcome, CheckpointedReplica, StoreMaintenance};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -107,11 +107,8 @@ pub fn apply(cluster: &Cluster, context: &StoreContext) -> Result<()> {
         }
         tasks.clear();
         context.applies.finish(bytes);
-        let event = |replica: AppliedReplica| Event::Applied {
-            region: replica.region,
-            index: replica.index,
-            changes: replica.changes,
-            size: replica.size,
+        let event = |AppliedReplica { region, index, changes, size, .. }| {
+            Event::Applied { region, index, changes, size }
         };
         context.mailbox.complete_all(applied.replicas.into_iter().map(event));
         context.signal.changed(store.needs_maintenance());
@@ -126,7 +123,9 @@ pub fn checkpoint(context: &StoreContext) -> Result<()> {
         match context.store.maintain(context.signal.elapsed())? {
             StoreMaintenance::Checkpointed(applied) => {
                 context.signal.checkpointed(dirty_bytes, began.elapsed());
-                let event = |(region, applied)| Event::Checkpointed { region, applied };
+                let event = |CheckpointedReplica { region, applied, installed }| {
+                    Event::Checkpointed { region, applied, installed }
+                };
                 context.mailbox.complete_all(applied.into_iter().map(event));
                 context.log.purge()?;
             }

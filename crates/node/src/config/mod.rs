@@ -9,6 +9,7 @@ mod limits;
 mod node;
 mod raft;
 mod resolved;
+mod snapshot;
 mod split;
 mod storage;
 #[cfg(test)]
@@ -19,5 +20,6 @@ pub use limits::{LimitsConfig, ThreadsConfig};
 pub use node::NodeConfig;
 pub use raft::{RaftConfig, shard_config};
 pub use resolved::ResolvedConfig;
+pub use snapshot::SnapshotConfig;
 pub use split::SplitConfig;
 pub use storage::{PagesReadMode, ScrubConfig, StorageConfig};

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::error::ConfigError;
 use super::limits::{LimitsConfig, ThreadsConfig};
 use super::raft::RaftConfig;
+use super::snapshot::SnapshotConfig;
 use super::split::SplitConfig;
 use super::storage::{ScrubConfig, StorageConfig};
 
@@ -63,6 +64,8 @@ pub struct NodeConfig {
     pub scrub: ScrubConfig,
     /// When a region becomes several.
     pub split: SplitConfig,
+    /// The flow of snapshots between stores.
+    pub snapshot: SnapshotConfig,
     /// Bounds on memory and waiting.
     pub limits: LimitsConfig,
     /// Threads.
@@ -87,6 +90,7 @@ impl Default for NodeConfig {
             storage: StorageConfig::default(),
             scrub: ScrubConfig::default(),
             split: SplitConfig::default(),
+            snapshot: SnapshotConfig::default(),
             limits: LimitsConfig::default(),
             threads: ThreadsConfig::default(),
         }

@@ -61,8 +61,10 @@ impl NodeConfig {
     fn check(&self) -> Result<(), ConfigError> {
         within("regions", self.regions, 1, REGIONS_MAX)?;
         self.storage.check()?;
+        self.raft.check(&self.storage)?;
         self.scrub.check()?;
         self.split.check()?;
+        self.snapshot.check()?;
         self.limits.check()?;
         self.threads.check()
     }

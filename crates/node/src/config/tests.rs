@@ -40,6 +40,32 @@ fn a_file_sets_what_it_names_and_keeps_the_rest() {
 }
 
 #[test]
+fn the_log_that_is_kept_for_others_is_at_most_a_quarter_of_its_disk() {
+    let kept = |text: &str| {
+        let config: NodeConfig = toml::from_str(text).unwrap();
+        let config = config.resolve().unwrap().config;
+        config.raft.kept_bytes_max(&config.storage)
+    };
+    assert_eq!(kept(""), 1 << 30);
+    assert_eq!(kept("[storage]\nlog_disk_bytes_max = 2147483648"), 512 << 20);
+    assert_eq!(kept("[storage]\nlog_disk_bytes_max = 1099511627776"), 1 << 30);
+    assert_eq!(kept("[raft]\nlog_kept_bytes_max = 1048576"), 1 << 20);
+    let disk = "[storage]\nlog_disk_bytes_max = 2147483648\n[raft]\nlog_kept_bytes_max = ";
+    assert_eq!(kept(&format!("{disk}536870912")), 512 << 20);
+    assert!(refused(&format!("{disk}536870913")).contains("raft.log_kept_bytes_max"));
+    assert!(refused("[raft]\nlog_kept_bytes_max = 1048575").contains("raft.log_kept_bytes_max"));
+}
+
+#[test]
+fn snapshots_flow_at_a_rate_or_at_any() {
+    let config: NodeConfig = toml::from_str("[snapshot]\nbytes_per_s = 0").unwrap();
+    assert_eq!(config.resolve().unwrap().config.snapshot.bytes_per_s, 0);
+    assert_eq!(NodeConfig::default().snapshot.bytes_per_s, 400 << 20);
+    let refused = refused("[snapshot]\nbytes_per_s = 1048575");
+    assert!(refused.contains("snapshot.bytes_per_s"), "{refused}");
+}
+
+#[test]
 fn addresses_follow_from_what_is_given_at_this_start() {
     let addresses = |text: &str, known: Option<&str>| {
         let config: NodeConfig = toml::from_str(text).unwrap();
@@ -203,7 +229,8 @@ fn known(group: &str) -> Vec<String> {
 
 #[test]
 fn the_page_about_settings_has_all_of_them_and_no_others() {
-    const GROUPS: [&str; 6] = ["raft", "storage", "scrub", "split", "limits", "threads"];
+    const GROUPS: [&str; 7] =
+        ["raft", "storage", "scrub", "split", "snapshot", "limits", "threads"];
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     let page = fs::read_to_string(path).unwrap();
     let mut group = "";

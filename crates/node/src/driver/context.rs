@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use flotilla_region::{ApplyTask, LogFetch};
 use flotilla_store::Store;
 
 use crate::clock::Clock;
@@ -10,7 +9,9 @@ use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::split_wishes::SplitWishes;
 use crate::driver::tickets::Tickets;
+use crate::driver::workers::applier::ApplyWork;
 use crate::driver::workers::checkpointer::CheckpointSignal;
+use crate::driver::workers::log_reader::LookupTask;
 use crate::driver::workers::log_writer::LogTask;
 use crate::driver::workers::work_queue::WorkQueue;
 use crate::drop_notify::DropNotify;
@@ -30,8 +31,8 @@ pub(crate) struct NodeContext {
 #[derive(Clone)]
 pub(crate) struct WorkQueues {
     pub(crate) log: Arc<WorkQueue<LogTask>>,
-    pub(crate) applies: Arc<WorkQueue<ApplyTask>>,
-    pub(crate) log_reads: Arc<WorkQueue<LogFetch>>,
+    pub(crate) applies: Arc<WorkQueue<ApplyWork>>,
+    pub(crate) lookups: Arc<WorkQueue<LookupTask>>,
     pub(crate) checkpoint_signal: Arc<CheckpointSignal>,
     /// Not a thread's: tasks carry splits out.
     pub(crate) split_wishes: Arc<SplitWishes>,
@@ -43,7 +44,7 @@ impl WorkQueues {
         Self {
             log: Arc::new(WorkQueue::new()),
             applies: Arc::new(WorkQueue::new()),
-            log_reads: Arc::new(WorkQueue::new()),
+            lookups: Arc::new(WorkQueue::new()),
             checkpoint_signal: Arc::new(CheckpointSignal::new()),
             split_wishes: Arc::default(),
         }
@@ -59,7 +60,7 @@ impl NodeContext {
         self.mailboxes.close();
         self.queues.log.halt();
         self.queues.applies.halt();
-        self.queues.log_reads.halt();
+        self.queues.lookups.halt();
         self.queues.checkpoint_signal.stop();
     }
 }

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use flotilla_region::{ApplyTask, Effects, Envelope, Event, LogFetch, Shard, StoreId};
+use flotilla_region::{Effects, Envelope, Event, Shard, SnapshotSend, StoreId};
 
 use crate::clock::Clock;
 use crate::driver::mailbox::OpenLanes;
@@ -22,7 +22,8 @@ use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
 use crate::driver::split_wishes::SplitWishes;
 use crate::driver::tickets::{TicketAnswer, Tickets};
-use crate::driver::workers::applier;
+use crate::driver::workers::applier::ApplyWork;
+use crate::driver::workers::log_reader::LookupTask;
 use crate::driver::workers::log_writer::LogTask;
 use crate::driver::workers::work_queue::WorkQueue;
 use crate::failure::NodeFailure;
@@ -32,14 +33,17 @@ pub(crate) trait MessageSink: Send + Sync + 'static {
     /// Queues a message. If one is dropped for want of room, this or an older one, returns what its
     /// region must hear.
     fn send(&self, envelope: Envelope) -> Option<Event>;
+
+    /// Begins to send a snapshot. The region hears how it ended in every case.
+    fn send_snapshot(&self, send: SnapshotSend);
 }
 
 /// The queues and tables that take the effects of all shards.
 pub(crate) struct EffectSinks<O> {
     pub(crate) transport: O,
     pub(crate) log: Arc<WorkQueue<LogTask>>,
-    pub(crate) log_reads: Arc<WorkQueue<LogFetch>>,
-    pub(crate) applies: Arc<WorkQueue<ApplyTask>>,
+    pub(crate) lookups: Arc<WorkQueue<LookupTask>>,
+    pub(crate) applies: Arc<WorkQueue<ApplyWork>>,
     pub(crate) split_wishes: Arc<SplitWishes>,
     pub(crate) tickets: Arc<Tickets>,
     pub(crate) routes: Arc<RoutingTable>,
@@ -120,6 +124,7 @@ impl<O: MessageSink> EffectSinks<O> {
         events.extend(
             effects.messages.drain(..).filter_map(|envelope| self.transport.send(envelope)),
         );
+        effects.snapshots.drain(..).for_each(|send| self.transport.send_snapshot(send));
         if !(effects.log.is_empty() && effects.births.is_empty() && effects.compact.is_empty()) {
             let writes = effects.log.drain(..).map(LogTask::Write);
             let writes = writes.chain(effects.births.drain(..).map(LogTask::Birth));
@@ -129,15 +134,12 @@ impl<O: MessageSink> EffectSinks<O> {
                 (task, bytes)
             }));
         }
-        if !effects.fetches.is_empty() {
-            self.log_reads.push_all(effects.fetches.drain(..).map(|fetch| (fetch, 64)));
-        }
         self.hand_on_ranges(effects, mailboxes);
-        if !effects.apply.is_empty() {
-            self.applies.push_all(effects.apply.drain(..).map(|task| {
-                let bytes = applier::weight(&task);
-                (task, bytes)
-            }));
+        self.hand_on_applies(effects);
+        if !(effects.fetches.is_empty() && effects.unknown.is_empty()) {
+            let fetches = effects.fetches.drain(..).map(LookupTask::Fetch);
+            let lookups = fetches.chain(effects.unknown.drain(..).map(LookupTask::Admit));
+            self.lookups.push_all(lookups.map(|task| (task, 64)));
         }
         effects.split_wishes.drain(..).for_each(|wish| self.split_wishes.push(wish));
         // Roles before answers: a request that is rejected for want of a leader looks at the roles
@@ -157,7 +159,23 @@ impl<O: MessageSink> EffectSinks<O> {
         for (ticket, reject) in effects.rejected.drain(..) {
             self.tickets.answer(ticket, TicketAnswer::Rejected(reject));
         }
+        effects.undecided.drain(..).for_each(|ticket| self.tickets.leave_open(ticket));
         assert!(effects.is_empty(), "an effect was not handed over");
+    }
+
+    /// Entries, snapshots and stages that are given up go to one queue: a snapshot is installed
+    /// behind all entries that were handed out before it.
+    fn hand_on_applies(&self, effects: &mut Effects) {
+        if effects.apply.is_empty() && effects.installs.is_empty() && effects.discards.is_empty() {
+            return;
+        }
+        let entries = effects.apply.drain(..).map(ApplyWork::Entries);
+        let installs = effects.installs.drain(..).map(|task| ApplyWork::Install(Box::new(task)));
+        let discards = effects.discards.drain(..).map(ApplyWork::Discard);
+        self.applies.push_all(entries.chain(installs).chain(discards).map(|work| {
+            let bytes = work.weight();
+            (work, bytes)
+        }));
     }
 
     /// New replicas go to their shards, and ranges to the routing table.
@@ -169,7 +187,7 @@ impl<O: MessageSink> EffectSinks<O> {
         let created = effects.created.iter().map(|new| new.descriptor.clone());
         let ranges: Vec<_> = effects.ranges.drain(..).chain(created).collect();
         for range in &ranges {
-            tracing::info!(region = %range.id, version = range.epoch.version, "a split moved a border");
+            tracing::info!(region = %range.id, version = range.epoch.version, "a range is new");
         }
         // Before the replicas: the shard of a new one reports its range as well, and alone.
         self.routes.note_ranges(ranges);

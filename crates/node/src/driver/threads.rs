@@ -56,7 +56,7 @@ impl NodeThreads {
         let sinks = Arc::new(EffectSinks {
             transport,
             log: queues.log,
-            log_reads: queues.log_reads,
+            lookups: queues.lookups,
             applies: queues.applies,
             split_wishes: queues.split_wishes,
             tickets,
@@ -93,7 +93,7 @@ impl NodeThreads {
         };
         let log_reader = LogReader {
             store: Arc::clone(&store),
-            queue: queues.log_reads,
+            queue: queues.lookups,
             mailboxes: mailboxes.clone(),
             failure: failure.clone(),
         };
@@ -122,7 +122,7 @@ impl NodeThreads {
         join(self.shards.drain(..));
         context.queues.log.drain();
         context.queues.applies.drain();
-        context.queues.log_reads.halt();
+        context.queues.lookups.halt();
         context.queues.checkpoint_signal.stop();
         join(self.workers.drain(..));
         join(self.checkpointer.take());

@@ -2,7 +2,8 @@
 //!
 //! A ticket is opened before its request is sent and answered once: by the shard (granted,
 //! rejected) or by the applier (applied). A caller that goes away takes its ticket along; an answer
-//! that finds no ticket is dropped. Closing the table wakes every caller without an answer, and
+//! that finds no ticket is dropped. A proposal whose entry a snapshot has passed over gets none,
+//! and its caller wakes without one. Closing the table wakes every caller without an answer, and
 //! from then on no request is answered. "Nothing is acknowledged after a failure" rests on that, so
 //! closing and answering exclude each other by the lock of each stripe of the table.
 
@@ -82,6 +83,12 @@ impl Tickets {
         }
     }
 
+    /// Wakes the caller of `ticket` without an answer, as a stop does: what becomes of its proposal
+    /// is not learned here.
+    pub(crate) fn leave_open(&self, ticket: Ticket) {
+        self.stripe(ticket).lock().waiting.remove(&ticket);
+    }
+
     /// Wakes every caller without an answer, and opens no more tickets.
     pub(crate) fn close(&self) {
         for stripe in &self.stripes {
@@ -130,6 +137,17 @@ mod tests {
         drop(waiting);
         assert_eq!(tickets.count(), 0);
         tickets.answer(ticket, TicketAnswer::Granted(Index(1)));
+    }
+
+    #[tokio::test]
+    async fn a_ticket_that_is_left_open_wakes_its_caller_alone() {
+        let tickets = Tickets::new();
+        let mut open = tickets.open().unwrap();
+        let mut other = tickets.open().unwrap();
+        tickets.leave_open(open.ticket);
+        assert!((&mut open.answer).await.is_err());
+        assert!(matches!(other.answer.try_recv(), Err(oneshot::error::TryRecvError::Empty)));
+        assert_eq!(tickets.count(), 1);
     }
 
     #[tokio::test]

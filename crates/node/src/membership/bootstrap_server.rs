@@ -4,7 +4,7 @@
 use flotilla_proto::peers::peers_server::{Peers, PeersServer};
 use flotilla_proto::peers::{
     BeginRequest, BootstrapResponse, Done, FormRequest, Frame, HelloResponse, PrepareRequest,
-    StoreHello,
+    SnapshotPart, SnapshotVerdict, StoreHello,
 };
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
@@ -48,6 +48,15 @@ impl Peers for BootstrapServer {
     }
 
     async fn appends(&self, _: Request<Streaming<Frame>>) -> Result<Response<Done>, Status> {
+        Err(no_cluster(&self.bootstrap))
+    }
+
+    type SnapshotStream = tokio_stream::Empty<Result<SnapshotVerdict, Status>>;
+
+    async fn snapshot(
+        &self,
+        _: Request<Streaming<SnapshotPart>>,
+    ) -> Result<Response<Self::SnapshotStream>, Status> {
         Err(no_cluster(&self.bootstrap))
     }
 

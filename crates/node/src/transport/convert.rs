@@ -5,8 +5,8 @@
 
 use flotilla_proto::{metapb, peers};
 use flotilla_region::{
-    EntryKind, Envelope, Epoch, Index, LogEntry, Message, MessageKind, Peer, PeerId, RegionId,
-    StoreId, Term,
+    Descriptor, EntryKind, Envelope, Epoch, Index, KeyRange, LogEntry, Message, MessageKind, Peer,
+    PeerId, RegionId, SnapshotHead, Space, StoreId, Term,
 };
 
 /// Why a message of another store cannot be read.
@@ -36,11 +36,28 @@ pub(super) enum MalformedMessage {
         /// The number of the kind.
         kind: i32,
     },
+    /// The state of the region in a snapshot cannot be read, or is not the region's, or is where
+    /// none belongs.
+    #[error("region {region}: the head of a snapshot is {what}")]
+    Head {
+        /// The region.
+        region: u64,
+        /// The fault.
+        what: &'static str,
+    },
+    /// A space of keys that this version does not know.
+    #[error("region {region}: space {space} is not known here")]
+    Space {
+        /// The region.
+        region: u64,
+        /// The number of the space.
+        space: i32,
+    },
 }
 
 /// The message as it travels.
 pub(super) fn to_wire(envelope: Envelope) -> peers::RegionMessage {
-    let Envelope { region, from, to, epoch, gc_floor, message } = envelope;
+    let Envelope { region, from, to, epoch, gc_floor, range, message } = envelope;
     let kind = i32::try_from(message.kind.number()).expect("numbers of kinds are small");
     peers::RegionMessage {
         region_id: region.0,
@@ -48,6 +65,7 @@ pub(super) fn to_wire(envelope: Envelope) -> peers::RegionMessage {
         to: Some(peer_to_wire(to)),
         epoch: Some(metapb::RegionEpoch { conf_ver: epoch.conf_version, version: epoch.version }),
         gc_floor: gc_floor.0,
+        range: range.map(|range| range_to_wire(*range)),
         message: Some(peers::Message {
             msg_type: kind,
             to: to.id.0,
@@ -61,13 +79,48 @@ pub(super) fn to_wire(envelope: Envelope) -> peers::RegionMessage {
             reject_hint: message.reject_hint.0,
             context: message.context,
             commit_term: message.commit_term.0,
+            request_snapshot: message.request_snapshot.0,
+            snapshot: message.snapshot.map(|head| head_to_wire(&head)),
             ..peers::Message::default()
         }),
     }
 }
 
-/// The message as the core takes it.
+/// The message of a frame, as the core takes it.
 pub(super) fn from_wire(wire: peers::RegionMessage) -> Result<Envelope, MalformedMessage> {
+    let (region, envelope) = (wire.region_id, read(wire)?);
+    let kind = envelope.message.kind;
+    // A snapshot without its rows is none.
+    if kind == MessageKind::Snapshot {
+        let kind = i32::try_from(kind.number()).expect("numbers of kinds are small");
+        return Err(MalformedMessage::Kind { region, kind });
+    }
+    match envelope.message.snapshot {
+        Some(_) => Err(MalformedMessage::Head { region, what: "in another message" }),
+        None => Ok(envelope),
+    }
+}
+
+/// The message of a snapshot's offer, with its head.
+pub(super) fn snapshot_from_wire(wire: peers::RegionMessage) -> Result<Envelope, MalformedMessage> {
+    let (region, envelope) = (wire.region_id, read(wire)?);
+    let message = &envelope.message;
+    if message.kind != MessageKind::Snapshot {
+        let kind = i32::try_from(message.kind.number()).expect("numbers of kinds are small");
+        return Err(MalformedMessage::Kind { region, kind });
+    }
+    let head = message.snapshot.as_ref();
+    let head = head.ok_or(MalformedMessage::Missing { region, part: "snapshot" })?;
+    if head.descriptor.id != envelope.region {
+        return Err(MalformedMessage::Head { region, what: "of another region" });
+    }
+    if head.term > message.term {
+        return Err(MalformedMessage::Head { region, what: "of a later term than its message" });
+    }
+    Ok(envelope)
+}
+
+fn read(wire: peers::RegionMessage) -> Result<Envelope, MalformedMessage> {
     let region = wire.region_id;
     let missing = |part| MalformedMessage::Missing { region, part };
     let message = wire.message.ok_or_else(|| missing("message"))?;
@@ -84,6 +137,7 @@ pub(super) fn from_wire(wire: peers::RegionMessage) -> Result<Envelope, Malforme
         to: peer_from_wire(&wire.to.ok_or_else(|| missing("to"))?),
         epoch: Epoch { conf_version: epoch.conf_ver, version: epoch.version },
         gc_floor: Index(wire.gc_floor),
+        range: wire.range.map(|range| range_from_wire(region, range)).transpose()?,
         message: Message {
             kind,
             term: Term(message.term),
@@ -95,8 +149,41 @@ pub(super) fn from_wire(wire: peers::RegionMessage) -> Result<Envelope, Malforme
             reject: message.reject,
             reject_hint: Index(message.reject_hint),
             context: message.context,
+            request_snapshot: Index(message.request_snapshot),
+            snapshot: message.snapshot.map(|head| head_from_wire(region, head)).transpose()?,
         },
     })
+}
+
+fn head_to_wire(head: &SnapshotHead) -> peers::SnapshotHead {
+    let SnapshotHead { index, term, descriptor } = head;
+    peers::SnapshotHead { index: index.0, term: term.0, descriptor: descriptor.encode() }
+}
+
+fn head_from_wire(
+    region: u64,
+    head: peers::SnapshotHead,
+) -> Result<Box<SnapshotHead>, MalformedMessage> {
+    let descriptor = Descriptor::decode(head.descriptor)
+        .map_err(|_| MalformedMessage::Head { region, what: "unreadable" })?;
+    Ok(Box::new(SnapshotHead { index: Index(head.index), term: Term(head.term), descriptor }))
+}
+
+fn range_to_wire(range: KeyRange) -> peers::KeyRange {
+    let space = match range.space {
+        Space::System => peers::Space::System,
+        Space::Raw => peers::Space::Raw,
+    };
+    peers::KeyRange { space: space.into(), start: range.start, end: range.end }
+}
+
+fn range_from_wire(region: u64, range: peers::KeyRange) -> Result<Box<KeyRange>, MalformedMessage> {
+    let space = match peers::Space::try_from(range.space) {
+        Ok(peers::Space::System) => Space::System,
+        Ok(peers::Space::Raw) => Space::Raw,
+        Err(_) => return Err(MalformedMessage::Space { region, space: range.space }),
+    };
+    Ok(Box::new(KeyRange { space, start: range.start, end: range.end }))
 }
 
 fn entry_to_wire(entry: LogEntry) -> peers::Entry {
@@ -144,6 +231,11 @@ pub(super) mod tests {
             to: Peer { id: PeerId(202), store: StoreId(2) },
             epoch: Epoch { conf_version: 4, version: 5 },
             gc_floor: Index(6),
+            range: Some(Box::new(KeyRange {
+                space: Space::Raw,
+                start: Bytes::from_static(b"b"),
+                end: Bytes::from_static(b"m"),
+            })),
             message: Message {
                 kind,
                 term: Term(3),
@@ -155,8 +247,27 @@ pub(super) mod tests {
                 reject: true,
                 reject_hint: Index(9),
                 context: Bytes::from_static(b"context"),
+                request_snapshot: Index(1),
+                snapshot: None,
             },
         }
+    }
+
+    /// The message of a snapshot of a region.
+    pub(in crate::transport) fn snapshot() -> Envelope {
+        let mut envelope = envelope(MessageKind::Snapshot, b"");
+        envelope.message.entries.clear();
+        let descriptor = Descriptor {
+            id: envelope.region,
+            space: Space::Raw,
+            start: Bytes::from_static(b"b"),
+            end: Bytes::from_static(b"m"),
+            epoch: envelope.epoch,
+            peers: vec![envelope.from, envelope.to],
+        };
+        let head = SnapshotHead { index: Index(9), term: Term(3), descriptor };
+        envelope.message.snapshot = Some(Box::new(head));
+        envelope
     }
 
     #[test]
@@ -166,6 +277,45 @@ pub(super) mod tests {
             let sent = envelope(kind, b"data");
             assert_eq!(from_wire(to_wire(sent.clone())), Ok(sent));
         }
+    }
+
+    #[test]
+    fn a_snapshot_comes_in_an_offer_and_in_no_frame() {
+        let sent = snapshot();
+        assert_eq!(snapshot_from_wire(to_wire(sent.clone())), Ok(sent.clone()));
+        let refused = MalformedMessage::Kind { region: 2, kind: 7 };
+        assert_eq!(from_wire(to_wire(sent)), Err(refused));
+        let append = to_wire(envelope(MessageKind::Append, b"data"));
+        let refused = MalformedMessage::Kind { region: 2, kind: 3 };
+        assert_eq!(snapshot_from_wire(append), Err(refused));
+    }
+
+    #[test]
+    fn the_head_of_a_snapshot_is_of_its_region_and_in_no_other_message() {
+        let refusal = |change: fn(&mut Envelope)| {
+            let mut sent = snapshot();
+            change(&mut sent);
+            snapshot_from_wire(to_wire(sent)).unwrap_err()
+        };
+        let head = |what| MalformedMessage::Head { region: 2, what };
+        let none = refusal(|sent| sent.message.snapshot = None);
+        assert_eq!(none, MalformedMessage::Missing { region: 2, part: "snapshot" });
+        let other = refusal(|sent| {
+            sent.message.snapshot.as_mut().unwrap().descriptor.id = RegionId(3);
+        });
+        assert_eq!(other, head("of another region"));
+        let late = refusal(|sent| sent.message.snapshot.as_mut().unwrap().term = Term(4));
+        assert_eq!(late, head("of a later term than its message"));
+        let mut wire = to_wire(snapshot());
+        let message = wire.message.as_mut().unwrap();
+        message.snapshot.as_mut().unwrap().descriptor = Bytes::from_static(b"?");
+        assert_eq!(snapshot_from_wire(wire), Err(head("unreadable")));
+        let mut append = to_wire(envelope(MessageKind::Append, b"data"));
+        append.message.as_mut().unwrap().snapshot = to_wire(snapshot()).message.unwrap().snapshot;
+        assert_eq!(from_wire(append), Err(head("in another message")));
+        let mut append = to_wire(envelope(MessageKind::Append, b"data"));
+        append.range.as_mut().unwrap().space = 9;
+        assert_eq!(from_wire(append), Err(MalformedMessage::Space { region: 2, space: 9 }));
     }
 
     #[test]

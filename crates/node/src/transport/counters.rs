@@ -10,6 +10,12 @@ pub(crate) struct TransportCounters {
     frame_bytes_sent: AtomicU64,
     frame_bytes_received: AtomicU64,
     messages_dropped: AtomicU64,
+    snapshots_sent: AtomicU64,
+    snapshots_unsent: AtomicU64,
+    snapshots_received: AtomicU64,
+    snapshots_refused: AtomicU64,
+    snapshot_bytes_sent: AtomicU64,
+    snapshot_bytes_received: AtomicU64,
 }
 
 flotilla_base::metrics! { "transport",
@@ -26,6 +32,18 @@ flotilla_base::metrics! { "transport",
         pub frame_bytes_received: u64 => Counter(Bytes, "received_bytes"),
         /// Messages dropped because a queue was full or a store was away.
         pub messages_dropped: u64 => Counter(None),
+        /// Snapshots that were sent and staged at the other store.
+        pub snapshots_sent: u64 => Counter(None),
+        /// Snapshots not sent: no place was free, the store refused, or the stream was lost.
+        pub snapshots_unsent: u64 => Counter(None),
+        /// Snapshots that came whole.
+        pub snapshots_received: u64 => Counter(None),
+        /// Snapshots that were offered and did not come whole.
+        pub snapshots_refused: u64 => Counter(None),
+        /// Bytes of snapshots that were sent whole.
+        pub snapshot_bytes_sent: u64 => Counter(Bytes, "snapshot_sent_bytes"),
+        /// Bytes of snapshots that came whole.
+        pub snapshot_bytes_received: u64 => Counter(Bytes, "snapshot_received_bytes"),
     }
 }
 
@@ -47,6 +65,26 @@ impl TransportCounters {
         self.messages_dropped.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A snapshot was sent, with so many bytes, or it was not.
+    pub(super) fn count_snapshot_sent(&self, bytes: Option<u64>) {
+        let Some(bytes) = bytes else {
+            self.snapshots_unsent.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        self.snapshots_sent.fetch_add(1, Ordering::Relaxed);
+        self.snapshot_bytes_sent.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A snapshot has come, with so many bytes, or it has not.
+    pub(super) fn count_snapshot_received(&self, bytes: Option<u64>) {
+        let Some(bytes) = bytes else {
+            self.snapshots_refused.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        self.snapshots_received.fetch_add(1, Ordering::Relaxed);
+        self.snapshot_bytes_received.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// The counts now.
     pub(crate) fn read(&self) -> TransportCounts {
         TransportCounts {
@@ -55,6 +93,12 @@ impl TransportCounters {
             frame_bytes_sent: self.frame_bytes_sent.load(Ordering::Relaxed),
             frame_bytes_received: self.frame_bytes_received.load(Ordering::Relaxed),
             messages_dropped: self.messages_dropped.load(Ordering::Relaxed),
+            snapshots_sent: self.snapshots_sent.load(Ordering::Relaxed),
+            snapshots_unsent: self.snapshots_unsent.load(Ordering::Relaxed),
+            snapshots_received: self.snapshots_received.load(Ordering::Relaxed),
+            snapshots_refused: self.snapshots_refused.load(Ordering::Relaxed),
+            snapshot_bytes_sent: self.snapshot_bytes_sent.load(Ordering::Relaxed),
+            snapshot_bytes_received: self.snapshot_bytes_received.load(Ordering::Relaxed),
         }
     }
 }

@@ -11,17 +11,20 @@ use flotilla_identity::StoreRun;
 use flotilla_proto::peers::peers_server::Peers;
 use flotilla_proto::peers::{
     BeginRequest, BootstrapResponse, Done, FormRequest, Frame, HelloResponse, PrepareRequest,
-    StoreHello,
+    SnapshotPart, StoreHello,
 };
 use flotilla_region::{Event, StoreId};
+use flotilla_store::Store;
 use parking_lot::Mutex;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert;
 use super::counters::TransportCounters;
 use super::send_queue::{StreamKind, weight};
+use super::snapshots::{SnapshotReceiver, VerdictStream};
 use crate::driver::mailbox::Lane;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
+use crate::drop_notify::DropNotify;
 use crate::membership::{
     Membership, WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire, uuid_from_wire,
 };
@@ -33,16 +36,27 @@ pub(crate) struct FrameReceiver {
     counts: Arc<TransportCounters>,
     /// How many streams of a kind each store has opened; only the latest is listened to.
     opened: Mutex<BTreeMap<(StoreId, StreamKind), u64>>,
+    snapshots: Arc<SnapshotReceiver>,
 }
 
 impl FrameReceiver {
-    /// A receiver that listens to the stores whose handshakes were taken.
+    /// A receiver that listens to the stores whose handshakes were taken, and stages their
+    /// snapshots in `store`, `snapshot_bytes_per_s` at most.
     pub(crate) fn new(
         membership: Membership,
+        store: Arc<DropNotify<Store>>,
         mailboxes: Mailboxes,
         counts: Arc<TransportCounters>,
+        snapshot_bytes_per_s: u64,
     ) -> Self {
-        Self { membership, mailboxes, counts, opened: Mutex::default() }
+        let snapshots = Arc::new(SnapshotReceiver::new(
+            membership.clone(),
+            store,
+            mailboxes.clone(),
+            Arc::clone(&counts),
+            snapshot_bytes_per_s,
+        ));
+        Self { membership, mailboxes, counts, opened: Mutex::default(), snapshots }
     }
 
     async fn listen(
@@ -142,6 +156,15 @@ impl Peers for FrameReceiver {
 
     async fn appends(&self, frames: Request<Streaming<Frame>>) -> Result<Response<Done>, Status> {
         self.listen(StreamKind::Appends, frames.into_inner()).await
+    }
+
+    type SnapshotStream = VerdictStream;
+
+    async fn snapshot(
+        &self,
+        parts: Request<Streaming<SnapshotPart>>,
+    ) -> Result<Response<VerdictStream>, Status> {
+        Ok(Response::new(self.snapshots.receive(parts.into_inner())))
     }
 
     async fn hello(&self, hello: Request<StoreHello>) -> Result<Response<HelloResponse>, Status> {

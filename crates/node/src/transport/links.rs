@@ -3,15 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use flotilla_region::{Envelope, Event, MessageKind, StoreId};
+use flotilla_region::{Envelope, Event, MessageKind, SnapshotSend, StoreId};
+use flotilla_store::Store;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::counters::TransportCounters;
 use super::fault::LinkFault;
 use super::peer_stream::PeerStream;
 use super::send_queue::{SendQueue, StreamKind};
+use super::snapshots::SnapshotSender;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::shard_thread::MessageSink;
+use crate::drop_notify::DropNotify;
 use crate::membership::Membership;
 
 /// The queues to one other store.
@@ -48,18 +52,32 @@ impl PeerConnections {
 /// The outgoing side of the transport, for shards. Sending never waits.
 pub(crate) struct PeerTransport {
     links: Arc<BTreeMap<StoreId, PeerLink>>,
+    /// Never many: a replica asks for one snapshot of each follower at a time.
+    snapshots: mpsc::UnboundedSender<SnapshotSend>,
     counts: Arc<TransportCounters>,
 }
 
 impl PeerTransport {
-    /// Queues to all stores but this one, and a task for each stream, started on `tasks`.
+    /// Queues to all stores but this one, and a task for each stream, started on `tasks`; and one
+    /// that sends the snapshots of `store`.
     pub(crate) fn start(
         membership: &Membership,
-        queue_bytes_max: usize,
+        store: &Arc<DropNotify<Store>>,
+        limits: TransportLimits,
         mailboxes: &Mailboxes,
         tasks: &mut JoinSet<()>,
     ) -> Self {
         let counts = Arc::new(TransportCounters::default());
+        let TransportLimits { queue_bytes_max, snapshot_bytes_per_s } = limits;
+        let (snapshots, wanted) = mpsc::unbounded_channel();
+        let sender = SnapshotSender::new(
+            membership.clone(),
+            Arc::clone(store),
+            mailboxes.clone(),
+            Arc::clone(&counts),
+            snapshot_bytes_per_s,
+        );
+        tasks.spawn(sender.run(wanted));
         let mut links = BTreeMap::new();
         let own = membership.id().store;
         for other in membership.stores().into_iter().filter(|other| other.store != own) {
@@ -80,7 +98,7 @@ impl PeerTransport {
             }
             links.insert(other.store, PeerLink { urgent, appends, fault });
         }
-        Self { links: Arc::new(links), counts }
+        Self { links: Arc::new(links), snapshots, counts }
     }
 
     /// The state of the links.
@@ -92,6 +110,15 @@ impl PeerTransport {
     pub(crate) fn counters(&self) -> &Arc<TransportCounters> {
         &self.counts
     }
+}
+
+/// Bounds on what waits for other stores, and flows to them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TransportLimits {
+    /// Bytes in the queue of each stream.
+    pub(crate) queue_bytes_max: usize,
+    /// Bytes of all snapshots in a second; 0 for any number.
+    pub(crate) snapshot_bytes_per_s: u64,
 }
 
 impl MessageSink for PeerTransport {
@@ -106,5 +133,10 @@ impl MessageSink for PeerTransport {
         }?;
         self.counts.count_message_dropped();
         append.then_some(Event::Unreachable { region, peer })
+    }
+
+    fn send_snapshot(&self, send: SnapshotSend) {
+        // An error means that the node stops: its regions hear nothing any more.
+        let _ = self.snapshots.send(send);
     }
 }

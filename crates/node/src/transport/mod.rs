@@ -7,6 +7,8 @@
 //!
 //! Nothing here waits for room or repeats a message. A message that finds its queue full is
 //! dropped, and the region gets `Event::Unreachable`, so that it probes instead of sending ahead.
+//!
+//! A snapshot has a stream and a connection of its own, for as long as it takes (`snapshots`).
 
 mod convert;
 mod counters;
@@ -15,8 +17,9 @@ mod frame_receiver;
 mod links;
 mod peer_stream;
 mod send_queue;
+mod snapshots;
 
 pub(crate) use counters::TransportCounters;
 pub use counters::TransportCounts;
 pub(crate) use frame_receiver::FrameReceiver;
-pub(crate) use links::{PeerConnections, PeerTransport};
+pub(crate) use links::{PeerConnections, PeerTransport, TransportLimits};

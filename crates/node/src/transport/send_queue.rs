@@ -150,7 +150,8 @@ fn addressee(envelope: &Envelope) -> (RegionId, PeerId) {
 pub(super) fn weight(envelope: &Envelope) -> usize {
     let entries = &envelope.message.entries;
     let data: usize = entries.iter().map(|entry| entry.data.len()).sum();
-    MESSAGE_OVERHEAD_BYTES + data + entries.len() * 32 + envelope.message.context.len()
+    let range = envelope.range.as_ref().map_or(0, |range| range.start.len() + range.end.len());
+    MESSAGE_OVERHEAD_BYTES + data + entries.len() * 32 + envelope.message.context.len() + range
 }
 
 /// The frames of one stream, for as long as its connection lasts.

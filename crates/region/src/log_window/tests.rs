@@ -6,7 +6,12 @@ use super::*;
 use crate::descriptor::{Descriptor, Epoch, Peer, Space};
 use crate::ids::{PeerId, RegionId, StoreId};
 
-const LIMITS: WindowConfig = WindowConfig { tail_bytes_max: u64::MAX, tail_count_max: 4 };
+const LIMITS: WindowConfig = WindowConfig {
+    tail_bytes_max: u64::MAX,
+    tail_count_max: 4,
+    log_kept_region_bytes: 0,
+    log_kept_bytes_max: 0,
+};
 
 fn empty() -> LogWindow {
     let descriptor = Descriptor {

@@ -4,7 +4,7 @@ use super::Replica;
 use crate::admin_command::{AdminCommand, SplitCommand, SplitRegions};
 use crate::convert;
 use crate::descriptor::Space;
-use crate::effects::{NewReplica, ReplicaBirth, SplitWish};
+use crate::effects::{BirthOrigin, NewReplica, ReplicaBirth, SplitWish};
 use crate::entry::HardState;
 use crate::epoch;
 use crate::error::Reject;
@@ -87,9 +87,11 @@ impl Replica {
                 region: child.id,
                 peer: peer.id,
                 hard_state: RecoveredReplica::hard_state_of_split(),
-                parent,
-                parent_hard_state: HardState::default(),
-                index,
+                origin: BirthOrigin::Split {
+                    parent,
+                    parent_hard_state: HardState::default(),
+                    index,
+                },
             });
             let campaigns = self.consensus.is_leader();
             step.effects.created.push(NewReplica { descriptor: child, peer: peer.id, campaigns });
@@ -103,9 +105,13 @@ impl Replica {
         // events may have raised it since the split was told of.
         let parent_hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
         for birth in self.births.drain(..) {
+            let BirthOrigin::Split { parent, index, .. } = birth.origin else {
+                unreachable!("a replica bears by splits")
+            };
             let commit = parent_hard_state.commit;
-            assert!(commit >= birth.index, "a split is applied that is not committed");
-            step.effects.births.push(ReplicaBirth { parent_hard_state, ..birth });
+            assert!(commit >= index, "a split is applied that is not committed");
+            let origin = BirthOrigin::Split { parent, parent_hard_state, index };
+            step.effects.births.push(ReplicaBirth { origin, ..birth });
         }
     }
 }

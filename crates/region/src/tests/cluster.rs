@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use super::machine::{Answer, Disk, Machine};
+use super::machine::{Answer, Disk, Machine, Rows};
 use crate::entry_data;
 use crate::*;
 use flotilla_kv::raw::{self, RawOp};
@@ -16,6 +16,15 @@ pub(super) struct Cluster {
     pub(super) now: u64,
     pub(super) rng: fastrand::Rng,
     pub(super) machines: BTreeMap<u64, Machine>,
+    /// Snapshots under way.
+    streams: Vec<SnapshotStream>,
+    stage_count: u64,
+    /// Milliseconds that a snapshot is under way.
+    pub(super) snapshot_ms: u64,
+    /// Milliseconds until its sender hears of its end, at most.
+    pub(super) report_ms: u64,
+    /// Tickets whose fate was not learned.
+    pub(super) undecided: Vec<Ticket>,
     /// Messages under way, by arrival.
     flying: BTreeMap<(u64, u64), Envelope>,
     sent_count: u64,
@@ -36,6 +45,23 @@ pub(super) struct Cluster {
     start_count: u64,
     /// The newest value that a completed write or read has shown, by key.
     seen: BTreeMap<Bytes, u64>,
+}
+
+/// A snapshot under way.
+struct SnapshotStream {
+    from: u64,
+    /// The start of the sender that knows of it.
+    life: u64,
+    send: SnapshotSend,
+    phase: SnapshotPhase,
+    due: u64,
+}
+
+enum SnapshotPhase {
+    /// The view is not taken yet.
+    Queued,
+    Sending(SnapshotHead, Rows),
+    Reporting(bool),
 }
 
 /// A request under way.
@@ -74,6 +100,11 @@ impl Cluster {
             now: 1000,
             rng: fastrand::Rng::with_seed(seed),
             machines: BTreeMap::new(),
+            streams: vec![],
+            stage_count: 0,
+            snapshot_ms: 10,
+            report_ms: 30,
+            undecided: vec![],
             flying: BTreeMap::new(),
             sent_count: 0,
             loss_percent: 0,
@@ -97,6 +128,14 @@ impl Cluster {
             cluster.machines.insert(store, machine);
         }
         cluster
+    }
+
+    /// A store never had the region's data: others have made the region.
+    pub(super) fn without_data_on(&mut self, store: u64) {
+        assert_eq!(self.now, 1000, "at the beginning");
+        let mut machine = Machine::new(self.next_config(), BTreeMap::new());
+        machine.start(clock(store, self.now), false);
+        self.machines.insert(store, machine);
     }
 
     /// Each start has a seed of its own.
@@ -126,11 +165,16 @@ impl Cluster {
     }
 
     pub(super) fn is_up(&self, store: u64) -> bool {
-        self.machines[&store].shard.status(REGION).is_some()
+        self.machines[&store].is_up
     }
 
     pub(super) fn status(&self, store: u64) -> Status {
         self.machines[&store].shard.status(REGION).unwrap()
+    }
+
+    /// The region's state on a store, if the store runs and has its data.
+    pub(super) fn find_status(&self, store: u64) -> Option<Status> {
+        self.machines[&store].shard.status(REGION)
     }
 
     pub(super) fn isolate(&mut self, store: u64) {
@@ -212,15 +256,18 @@ impl Cluster {
 
     /// The leader of the highest term.
     pub(super) fn leader(&self) -> Option<u64> {
-        let up = self.machines.keys().filter(|store| self.is_up(**store));
-        let leaders = up.filter(|store| self.status(**store).role == Role::Leader);
-        leaders.max_by_key(|store| self.status(**store).term).copied()
+        let leads = |store: &u64| {
+            let status = self.find_status(*store)?;
+            (status.role == Role::Leader).then_some((status.term, *store))
+        };
+        self.machines.keys().filter_map(leads).max().map(|(_, store)| store)
     }
 
     pub(super) fn run(&mut self, ms: u64) {
         for _ in 0..ms {
             self.now += 1;
             self.deliver();
+            self.stream();
             for store in self.machines.keys().copied().collect::<Vec<_>>() {
                 self.run_machine(store);
             }
@@ -263,9 +310,69 @@ impl Cluster {
         }
     }
 
+    /// Carries snapshots on.
+    fn stream(&mut self) {
+        for mut stream in std::mem::take(&mut self.streams) {
+            let is_known =
+                self.is_up(stream.from) && self.machines[&stream.from].life == stream.life;
+            if !is_known || stream.due > self.now {
+                if is_known {
+                    self.streams.push(stream);
+                }
+                continue;
+            }
+            if let Some((phase, ms)) = self.advance_stream(&stream) {
+                stream.phase = phase;
+                stream.due = self.now + ms;
+                self.streams.push(stream);
+            }
+        }
+    }
+
+    fn advance_stream(&mut self, stream: &SnapshotStream) -> Option<(SnapshotPhase, u64)> {
+        let SnapshotSend { number, envelope } = &stream.send;
+        let (region, number, to) = (envelope.region, *number, envelope.to.id);
+        match &stream.phase {
+            SnapshotPhase::Queued => {
+                let disk = &self.machines[&stream.from].disks[&region];
+                let (index, term, rows) = disk.applied.clone();
+                let descriptor = disk.descriptor.clone();
+                let sent = envelope.message.snapshot.as_ref().unwrap();
+                assert!(sent.index <= index && sent.term <= term, "a view of the past");
+                if term > envelope.message.term || self.chance(self.loss_percent) {
+                    return Some((SnapshotPhase::Reporting(false), 0));
+                }
+                self.push(stream.from, Event::SnapshotBegun { region, to, number, index });
+                let head = SnapshotHead { index, term, descriptor };
+                Some((SnapshotPhase::Sending(head, rows), self.snapshot_ms))
+            }
+            SnapshotPhase::Sending(head, rows) => {
+                let (from, to) = (stream.from, envelope.to.store.0);
+                let is_cut = self.cut.contains(&(from.min(to), from.max(to)));
+                let held = self.machines[&to].holds(&head.descriptor.range(), region);
+                if is_cut || !self.is_up(to) || held || self.chance(self.loss_percent) {
+                    return Some((SnapshotPhase::Reporting(false), 1));
+                }
+                self.stage_count += 1;
+                let stage = StageId(self.stage_count);
+                let mut envelope = envelope.clone();
+                envelope.message.snapshot = Some(Box::new(head.clone()));
+                let staged = (head.descriptor.clone(), rows.clone());
+                self.machines.get_mut(&to).unwrap().stages.insert(stage, staged);
+                self.push(to, Event::SnapshotStaged { envelope, stage });
+                let ms = self.rng.u64(self.report_ms / 2..=self.report_ms);
+                Some((SnapshotPhase::Reporting(true), ms))
+            }
+            SnapshotPhase::Reporting(ok) => {
+                self.push(stream.from, Event::SnapshotSent { region, to, number, ok: *ok });
+                None
+            }
+        }
+    }
+
     fn run_machine(&mut self, store: u64) {
         let mut machine = self.machines.remove(&store).unwrap();
-        if machine.shard.regions().next().is_some() && !machine.paused {
+        if machine.is_up && !machine.paused {
             machine.complete(self.now, |region, committed, answers| {
                 self.note_applied(store, region, committed, answers);
             });
@@ -294,6 +401,15 @@ impl Cluster {
                     self.flying.insert((due, self.sent_count), envelope.clone());
                 }
             }
+        }
+        for send in effects.snapshots.drain(..) {
+            let (due, life) = (self.now + self.rng.u64(1..4), machine.life);
+            let phase = SnapshotPhase::Queued;
+            self.streams.push(SnapshotStream { from: store, life, send, phase, due });
+        }
+        for ticket in effects.undecided.drain(..) {
+            self.waiting.remove(&ticket).expect("a ticket comes out once");
+            self.undecided.push(ticket);
         }
         for grant in effects.reads.drain(..) {
             let (applied, _, rows) = &machine.disks[&grant.region].applied;

@@ -69,6 +69,7 @@ fn a_follower_keeps_its_promise_when_it_hears_of_a_higher_term() {
             to: peer(2),
             epoch: Epoch { conf_version: 1, version: 1 },
             gc_floor: Index(0),
+            range: None,
             message: Message { kind, term, index, log_term, reject: true, ..Message::default() },
         })
     };

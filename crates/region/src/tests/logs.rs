@@ -5,7 +5,8 @@ use super::machine::Answer;
 use crate::*;
 
 fn small_window() -> Config {
-    let window = WindowConfig { tail_bytes_max: 1 << 20, tail_count_max: 8 };
+    let window =
+        WindowConfig { tail_bytes_max: 1 << 20, tail_count_max: 8, ..WindowConfig::default() };
     Config { window, ..Config::default() }
 }
 
@@ -112,6 +113,7 @@ fn a_follower_with_too_much_to_apply_takes_no_more_entries() {
             to: peer(2),
             epoch: Epoch::default(),
             gc_floor: Index(0),
+            range: None,
             message: Message {
                 term: Term(1),
                 log_term: Term(u64::from(index > 1)),

@@ -10,7 +10,7 @@ use crate::entry_data::{self, Proposal};
 use crate::*;
 use flotilla_kv::raw::{self, RawOp};
 
-type Rows = BTreeMap<Bytes, Bytes>;
+pub(super) type Rows = BTreeMap<Bytes, Bytes>;
 
 pub(super) struct Machine {
     pub(super) shard: Shard,
@@ -22,6 +22,17 @@ pub(super) struct Machine {
     writing: VecDeque<(u64, LogWork)>,
     applying: VecDeque<(u64, ApplyTask)>,
     fetching: VecDeque<(u64, LogFetch)>,
+    installing: VecDeque<(u64, InstallTask)>,
+    asking: VecDeque<(u64, Envelope)>,
+    /// Roots that are made for regions with a snapshot.
+    rooting: VecDeque<(u64, RegionId)>,
+    /// Snapshots that have arrived.
+    pub(super) stages: BTreeMap<StageId, (Descriptor, Rows)>,
+    pub(super) is_up: bool,
+    /// Another one with each start.
+    pub(super) life: u64,
+    /// From an install's rows to the root that has them.
+    pub(super) root_ms: u64,
     pub(super) disks: BTreeMap<RegionId, Disk>,
 }
 
@@ -33,9 +44,17 @@ enum LogWork {
 
 /// A region's disk, and its volatile state.
 pub(super) struct Disk {
-    descriptor: Descriptor,
+    pub(super) descriptor: Descriptor,
     peer: PeerId,
-    hard_state: HardState,
+    /// Whether the log has its birth.
+    is_born: bool,
+    /// In the last checkpoint; none without data.
+    durable_descriptor: Option<Descriptor>,
+    /// In the rows: of the last snapshot that was installed, and as of the last checkpoint.
+    row_states: (HardState, HardState),
+    /// Installed since the last checkpoint.
+    installed: Option<StageId>,
+    pub(super) hard_state: HardState,
     /// Hard states that were written and not synced.
     unsynced: Option<HardState>,
     pub(super) entries: BTreeMap<Index, LogEntry>,
@@ -58,6 +77,10 @@ impl Disk {
     pub(super) fn new(descriptor: Descriptor, peer: PeerId) -> Self {
         let nothing = (Index(0), Term(0), Rows::new());
         Self {
+            durable_descriptor: Some(descriptor.clone()),
+            row_states: Default::default(),
+            installed: None,
+            is_born: true,
             descriptor,
             peer,
             hard_state: HardState::default(),
@@ -69,9 +92,34 @@ impl Disk {
         }
     }
 
+    /// Of a replica without data.
+    fn without_data(region: RegionId, peer: PeerId) -> Self {
+        let descriptor = Descriptor {
+            id: region,
+            space: Space::Raw,
+            start: Bytes::new(),
+            end: Bytes::new(),
+            epoch: Epoch::default(),
+            peers: vec![],
+        };
+        let disk = Self::new(descriptor, peer);
+        Self { durable_descriptor: None, is_born: false, ..disk }
+    }
+
+    pub(super) fn has_data(&self) -> bool {
+        !self.descriptor.peers.is_empty()
+    }
+
     fn carry_out(&mut self, work: LogWork) {
         match work {
             LogWork::Write(write) => {
+                if let Some(reset) = write.reset {
+                    let LogReset { index, term } = reset;
+                    assert_eq!((self.durable.0, self.durable.1), (index, term), "no root has it");
+                    assert!(write.entries.is_empty() && write.sync);
+                    self.entries.clear();
+                    self.truncated = (index, term);
+                }
                 assert!(write.entries.is_empty() || write.hard_state.is_some(), "commit forgotten");
                 assert!(write.entries.is_empty() || write.sync, "entries not synced");
                 if let Some(first) = write.entries.first().map(|entry| entry.index) {
@@ -87,8 +135,15 @@ impl Disk {
                     self.unsynced = write.hard_state;
                 }
             }
+            LogWork::Birth(birth) if birth.origin == BirthOrigin::Message => {
+                assert_eq!(birth.hard_state, self.hard_state, "in one batch with its first write");
+                self.is_born = true;
+            }
             // The disk was made when the split was applied.
-            LogWork::Birth(birth) => assert_eq!(birth.hard_state, self.hard_state),
+            LogWork::Birth(birth) => {
+                self.is_born = true;
+                self.hard_state = self.hard_state.merge(birth.hard_state);
+            }
             LogWork::Compact(compaction) => {
                 let before = Index(compaction.first.0 - 1);
                 assert!(before <= self.durable.0, "compacted above what is durable");
@@ -109,6 +164,22 @@ impl Disk {
         self.entries.split_off(&Index(last.0 + 1));
         self.hard_state.commit = self.hard_state.commit.min(last);
         assert!(self.durable.0 <= last, "made before the first checkpoint");
+    }
+
+    /// As the store's recovery does: a log that does not connect with the rows is reset.
+    fn mend(&mut self) {
+        self.applied = self.durable.clone();
+        self.installed = None;
+        self.row_states.0 = self.row_states.1;
+        self.descriptor = self.durable_descriptor.clone().expect("it has rows");
+        let (index, term) = (self.durable.0, self.durable.1);
+        let logged = self.entries.get(&index).map(|entry| entry.term);
+        let connects = (index, term) == self.truncated || logged == Some(term);
+        if !connects {
+            self.entries.clear();
+            self.truncated = (index, term);
+        }
+        self.hard_state = self.row_states.0.merge(self.hard_state);
     }
 
     fn recover(&self) -> RecoveredReplica {
@@ -135,21 +206,36 @@ impl Disk {
 impl Machine {
     pub(super) fn new(config: Config, disks: BTreeMap<RegionId, Disk>) -> Self {
         Self {
-            shard: Shard::new(config),
             inbox: VecDeque::new(),
             paused: false,
             late_ms: 0,
             writing: VecDeque::new(),
             applying: VecDeque::new(),
             fetching: VecDeque::new(),
+            installing: VecDeque::new(),
+            asking: VecDeque::new(),
+            rooting: VecDeque::new(),
+            stages: BTreeMap::new(),
+            is_up: false,
+            life: config.seed,
+            root_ms: 5,
+            shard: Shard::new(config),
             disks,
         }
     }
 
     /// Starts every region from its disk.
     pub(super) fn start(&mut self, now: Time, campaign: bool) {
-        for disk in self.disks.values_mut() {
-            disk.applied = disk.durable.clone();
+        self.is_up = true;
+        for (region, disk) in &mut self.disks {
+            if disk.durable_descriptor.is_none() {
+                let (region, peer, hard_state) = (*region, disk.peer, disk.hard_state);
+                *disk = Disk { hard_state, is_born: true, ..Disk::without_data(region, peer) };
+                let found = UninitialisedReplica { region, peer, hard_state };
+                self.shard.keep_uninitialised(found).unwrap();
+                continue;
+            }
+            disk.mend();
             self.shard.create(now, disk.recover(), campaign).unwrap();
         }
     }
@@ -157,14 +243,16 @@ impl Machine {
     /// Loses the shard and what has not completed; a part of it may have by luck.
     pub(super) fn crash(&mut self, config: Config, rng: &mut fastrand::Rng) {
         let lucky = rng.usize(..=self.writing.len());
-        for (_, work) in self.writing.drain(..).take(lucky) {
+        for (_, work) in std::mem::take(&mut self.writing).into_iter().take(lucky) {
             let region = match &work {
                 LogWork::Write(write) => write.region,
                 LogWork::Birth(birth) => birth.region,
                 LogWork::Compact(compaction) => compaction.region,
             };
-            self.disks.get_mut(&region).unwrap().carry_out(work);
+            self.carry_out_log(region, work);
         }
+        // A batch is there whole or not at all.
+        self.disks.retain(|_, disk| disk.is_born);
         for disk in self.disks.values_mut() {
             let unsynced = disk.unsynced.take().filter(|_| rng.bool());
             disk.hard_state = unsynced.unwrap_or(disk.hard_state);
@@ -173,11 +261,70 @@ impl Machine {
     }
 
     pub(super) fn checkpoint(&mut self) {
-        for (region, disk) in &mut self.disks {
-            disk.durable = disk.applied.clone();
-            let (region, applied) = (*region, disk.durable.0);
-            self.inbox.push_back(Event::Checkpointed { region, applied });
+        for region in self.disks.keys().copied().collect::<Vec<_>>() {
+            self.checkpoint_region(region);
         }
+    }
+
+    fn checkpoint_region(&mut self, region: RegionId) {
+        let disk = self.disks.get_mut(&region).unwrap();
+        if !disk.has_data() {
+            return;
+        }
+        disk.durable = disk.applied.clone();
+        disk.durable_descriptor = Some(disk.descriptor.clone());
+        disk.row_states.1 = disk.row_states.0;
+        let (applied, installed) = (disk.durable.0, disk.installed.take());
+        self.inbox.push_back(Event::Checkpointed { region, applied, installed });
+    }
+
+    fn carry_out_log(&mut self, region: RegionId, work: LogWork) {
+        let peer = match &work {
+            LogWork::Write(write) => write.peer,
+            LogWork::Birth(birth) => birth.peer,
+            LogWork::Compact(compaction) => compaction.peer,
+        };
+        let new = || Disk::without_data(region, peer);
+        self.disks.entry(region).or_insert_with(new).carry_out(work);
+    }
+
+    /// Whether a part of the range is in another region here, or promised to its snapshot (R16).
+    pub(super) fn holds(&self, range: &KeyRange, region: RegionId) -> bool {
+        let before = |end: &Bytes, start: &Bytes| !end.is_empty() && end <= start;
+        let overlaps = |other: &Descriptor| {
+            other.id != region
+                && !before(&range.end, &other.start)
+                && !before(&other.end, &range.start)
+        };
+        let held = self.disks.values().filter(|disk| disk.has_data()).map(|disk| &disk.descriptor);
+        held.chain(self.stages.values().map(|(descriptor, _)| descriptor)).any(overlaps)
+    }
+
+    /// Whether a message may make a replica: no region here holds a part of its range.
+    fn answer(&self, envelope: Envelope) -> Event {
+        let range = envelope.range.as_deref();
+        let is_free = range.is_some_and(|range| !self.holds(range, envelope.region));
+        if is_free {
+            return Event::Admitted(envelope);
+        }
+        Event::NotAdmitted { envelope, why: NotAdmitted::Held }
+    }
+
+    /// Puts a snapshot's rows in.
+    fn install(&mut self, task: InstallTask) {
+        let InstallTask { peer, stage, head, hard_state } = task;
+        let region = head.descriptor.id;
+        let (_, rows) = self.stages.remove(&stage).expect("a stage is installed once");
+        assert!(rows.keys().all(|key| head.descriptor.contains(key)));
+        assert!(!self.holds(&head.descriptor.range(), region), "a row has two owners");
+        let disk = self.disks.get_mut(&region).expect("it was born before");
+        assert_eq!(disk.peer, peer);
+        assert!(head.index > disk.applied.0 && head.term <= hard_state.term);
+        assert_eq!(hard_state.commit, head.index);
+        disk.applied = (head.index, head.term, rows);
+        disk.descriptor = head.descriptor;
+        disk.row_states.0 = hard_state;
+        disk.installed = Some(stage);
     }
 
     /// Queues what a step asked for. Messages and answers are the cluster's.
@@ -192,6 +339,11 @@ impl Machine {
         effects.ranges.clear();
         effects.split_wishes.clear();
         self.applying.extend(effects.apply.drain(..).map(|task| (done, task)));
+        self.installing.extend(effects.installs.drain(..).map(|task| (done, task)));
+        self.asking.extend(effects.unknown.drain(..).map(|envelope| (done, envelope)));
+        for stage in effects.discards.drain(..) {
+            self.stages.remove(&stage).expect("a stage is discarded once");
+        }
     }
 
     /// Carries a split out, and makes the disks of the new regions.
@@ -219,7 +371,13 @@ impl Machine {
             children.push((child.id, disk));
         }
         assert!(parent.applied.2.keys().all(|key| parent.descriptor.contains(key)));
-        self.disks.extend(children);
+        for (id, mut disk) in children {
+            if let Some(before) = self.disks.get(&id) {
+                assert!(!before.has_data(), "a row has two owners");
+                disk.hard_state = disk.hard_state.merge(before.hard_state);
+            }
+            self.disks.insert(id, disk);
+        }
         (Answer::Done, Some(RegionChange::Split { index, regions }))
     }
 
@@ -235,7 +393,7 @@ impl Machine {
                 LogWork::Birth(birth) => (birth.region, None),
                 LogWork::Compact(compaction) => (compaction.region, None),
             };
-            self.disks.get_mut(&region).unwrap().carry_out(work);
+            self.carry_out_log(region, work);
             self.inbox.extend(number.map(|number| Event::Persisted { region, number }));
         }
         while let Some((_, fetch)) = self.fetching.pop_front_if(|(due, _)| *due <= now) {
@@ -262,6 +420,19 @@ impl Machine {
                 applied(region, committed, answers);
             }
             self.inbox.push_back(Event::Applied { region, index, changes, size: None });
+        }
+        while let Some((_, task)) = self.installing.pop_front_if(|(due, _)| *due <= now) {
+            let region = task.head.descriptor.id;
+            assert!(!self.applying.iter().any(|(_, other)| other.region == region));
+            self.install(task);
+            self.rooting.push_back((now + self.root_ms, region));
+        }
+        while let Some((_, region)) = self.rooting.pop_front_if(|(due, _)| *due <= now) {
+            self.checkpoint_region(region);
+        }
+        while let Some((_, envelope)) = self.asking.pop_front_if(|(due, _)| *due <= now) {
+            let answer = self.answer(envelope);
+            self.inbox.push_back(answer);
         }
     }
 }

@@ -38,6 +38,7 @@ fn message(cluster: &Cluster, from: u64, to: u64, kind: MessageKind, ahead: u64)
         to: peer(to),
         epoch: Epoch { conf_version: 1, version: 1 },
         gc_floor: Index(0),
+        range: None,
         message: Message { kind, term, index, log_term, reject, ..Message::default() },
     })
 }

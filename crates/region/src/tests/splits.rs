@@ -189,7 +189,10 @@ fn a_birth_does_not_take_a_commit_back() {
     let effects = step([vec![applied], persisted(&proposed)].concat());
     let written = effects.log.last().unwrap().hard_state.unwrap();
     assert_eq!(written.commit, Index(3));
-    assert_eq!(effects.births[0].parent_hard_state, written);
+    let BirthOrigin::Split { parent_hard_state, .. } = effects.births[0].origin else {
+        panic!("{:?}", effects.births)
+    };
+    assert_eq!(parent_hard_state, written);
 }
 
 /// A start keeps a vote that it finds in the log of a replica whose birth its rows do not have: the
@@ -206,6 +209,7 @@ fn an_unborn_replica_takes_no_message_and_keeps_its_vote() {
     let unborn = UnbornReplica {
         region: CHILD,
         peer: PeerId(801),
+        parent: REGION,
         hard_state: vote,
         terms: vec![],
         last: SPLIT_INDEX,
@@ -226,6 +230,7 @@ fn an_unborn_replica_takes_no_message_and_keeps_its_vote() {
         to: child.peers[0],
         epoch: child.epoch,
         gc_floor: Index(0),
+        range: None,
         message,
     };
     let mut effects = Effects::default();

@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_kv::raw::RawOp;
-use flotilla_region::{Descriptor, RegionId, Status, Ticket};
+use flotilla_region::{Config, Descriptor, Index, RegionId, Status, Ticket};
 
+use crate::coverage::SnapshotCoverage;
 use crate::faults::Swarm;
 use crate::request::{ClientRequest, RequestBody, RequestOwner, RequestState};
 use crate::run;
@@ -26,11 +27,41 @@ pub(super) struct Scenario {
     pub(super) followers: [usize; 2],
 }
 
+/// Between two roots, at most, of scenarios that have some.
+const ROOTS_US: u64 = 400_000;
+/// Bytes of entries that are kept for others where logs are short.
+const KEPT_BYTES: u64 = 4 << 10;
+/// Bytes of a value.
+const VALUE_BYTES: usize = 100;
+/// Puts until others have let go of what a store lacks are fewer than this.
+const PUTS_MAX: usize = 1_000;
+
 impl Scenario {
     pub(super) fn new(seed: u64) -> Self {
+        Self::of(seed, Swarm::calm(3), |_| ())
+    }
+
+    /// The same, with roots.
+    pub(super) fn with_roots(seed: u64) -> Self {
+        Self::of(seed, with_roots(), |_| ())
+    }
+
+    /// The same, with roots, and logs that are kept for others for a short time only.
+    pub(super) fn with_short_logs(seed: u64) -> Self {
+        Self::of(seed, with_roots(), |config| {
+            config.window.log_kept_region_bytes = KEPT_BYTES;
+            config.window.log_kept_bytes_max = KEPT_BYTES;
+        })
+    }
+
+    fn of(seed: u64, swarm: Swarm, change: impl FnOnce(&mut Config)) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let swarm = Swarm::calm(3);
-        let settings = run::settings(&swarm, &mut rng);
+        let mut settings = run::settings(&swarm, &mut rng);
+        // Runs by chance draw these.
+        let window = Config::default().window;
+        settings.region.window.log_kept_region_bytes = window.log_kept_region_bytes;
+        settings.region.window.log_kept_bytes_max = window.log_kept_bytes_max;
+        change(&mut settings.region);
         let splits = SplitPlanner::idle(seed);
         let printed = std::env::var_os("FLOTILLA_SIM_TRACE").is_some();
         let world = SimWorld::new(swarm, splits, settings, rng, Trace::new(seed, printed));
@@ -112,6 +143,78 @@ impl Scenario {
         self.ask(store, route, RequestBody::Write(vec![put]))
     }
 
+    /// Writes to the last key of a region, one put after the other.
+    pub(super) fn puts(&mut self, region: RegionId, count: usize) {
+        for _ in 0..count {
+            let put = self.put_last(region);
+            self.served(put);
+        }
+    }
+
+    /// The same, and it does not matter whether they are served.
+    pub(super) fn try_puts(&mut self, region: RegionId, count: usize) {
+        for _ in 0..count {
+            let put = self.put_last(region);
+            self.answered(put);
+        }
+    }
+
+    fn put_last(&mut self, id: RegionId) -> Ticket {
+        let region = self.region(id);
+        let key = self.world.workload().keys_in(&region).pop().expect("it has keys of clients");
+        let value = vec![self.world.now() as u8; VALUE_BYTES].into();
+        let body = RequestBody::Write(vec![RawOp::Put { key, value }]);
+        // Another may not have noticed that it leads no more.
+        let leader = Some(self.leader).filter(|store| self.world.leads(*store, id));
+        let leader = leader.or(self.world.leading(id)).unwrap_or(self.leader);
+        self.ask(leader, &region, body)
+    }
+
+    /// Cuts a store off, and writes until the others have let go of what it lacks of the data
+    /// region.
+    pub(super) fn fall_behind(&mut self, store: usize) {
+        let last = self.status(store, DATA).expect("it is there").last;
+        self.world.cut_off(store);
+        self.let_go(DATA, last);
+    }
+
+    /// Writes to a region until all stores that hear its leader have let go of the entry behind
+    /// `index`.
+    pub(super) fn let_go(&mut self, region: RegionId, index: Index) {
+        let beyond = Index(index.0 + 1);
+        for _ in 0..PUTS_MAX {
+            self.puts(region, 1);
+            self.run(10_000);
+            let leader = self.status(self.leader, region).expect("it is there");
+            let followers = self.followers.map(|store| self.status(store, region));
+            let others = followers.into_iter().flatten();
+            let heard = others.filter(|status| status.last >= leader.commit);
+            if leader.first > beyond && heard.clone().all(|status| status.first > beyond) {
+                return;
+            }
+        }
+        panic!("the logs are kept: {:?}", self.status(self.leader, region));
+    }
+
+    /// Waits until all stores have applied all that any of them has.
+    pub(super) fn all_are_level(&mut self, region: RegionId) {
+        self.until("what others have", |world| {
+            let ends: Vec<_> = world
+                .nodes()
+                .iter()
+                .map(|node| node.status(region).map(|status| (status.applied, status.last)))
+                .collect();
+            ends.iter().all(|end| end.is_some() && *end == ends[0])
+        });
+    }
+
+    /// The coverage of snapshots, on all stores.
+    pub(super) fn snapshots(&self) -> SnapshotCoverage {
+        let mut sum = SnapshotCoverage::default();
+        self.world.nodes().iter().for_each(|node| sum += node.coverage().snapshots);
+        sum
+    }
+
     pub(super) fn state(&self, ticket: Ticket) -> RequestState {
         self.world.workload().request(ticket).state
     }
@@ -145,6 +248,12 @@ impl Scenario {
     pub(super) fn finish(mut self) {
         run::conclude(&mut self.world).unwrap_or_else(|broken| panic!("{broken}"));
     }
+}
+
+fn with_roots() -> Swarm {
+    let mut swarm = Swarm::calm(3);
+    swarm.checkpoint_us = ROOTS_US;
+    swarm
 }
 
 fn knows_leader(status: Option<Status>) -> bool {

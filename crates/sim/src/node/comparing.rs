@@ -19,6 +19,11 @@ impl SimNode {
         self.running.as_mut().expect("the script knows that it runs").executor.set_delays(delays);
     }
 
+    /// Streams of snapshots, both ways; none if it does not run.
+    pub(crate) fn streams(&self) -> usize {
+        self.running.as_ref().map_or(0, |running| running.streams.count())
+    }
+
     /// The counters of the core.
     pub(crate) fn core_stats(&self) -> Stats {
         self.running.as_ref().expect("the script knows that it runs").shard.stats()
@@ -42,6 +47,18 @@ impl SimNode {
             .check()
             .map(|_| ())
             .map_err(|error| format!("store {store}: {error}"))
+    }
+
+    /// Checks that no snapshot is under way, and that no replica is without data.
+    pub(crate) fn has_nothing_left(&self) -> Result<(), CheckFailure> {
+        let running = self.running.as_ref().ok_or("the store is down")?;
+        let report = running.executor.store().check().map_err(|error| error.to_string())?;
+        let left = (running.streams.count(), report.uninitialised, report.promised);
+        if left == (0, 0, 0) {
+            return Ok(());
+        }
+        let store = layout::id(self.place);
+        Err(format!("store {store}: streams, replicas without data, promised ranges are {left:?}"))
     }
 
     /// Compares a region's rows with what its log makes of them.

@@ -2,7 +2,7 @@
 
 use flotilla_identity::{
     BootstrapRequest, BootstrapResponse, ClusterSettings, Handshake, HelloDecision, StoreHello,
-    StoreIdentity, StoreRegistry, StoreRun, member_answer,
+    StoreIdentity, StoreRegistry, StoreRun, StoreUuid, member_answer,
 };
 use flotilla_region::Envelope;
 use flotilla_store::{Error, Store};
@@ -104,6 +104,16 @@ impl HandshakeDriver {
         let (from, to) = (self.place, layout::place(envelope.to.store));
         let envelope = Box::new(envelope);
         Packet::new(from, to, PacketBody::Frame { uuid, run, log_end, envelope })
+    }
+
+    /// The directory of the store, and this start of it.
+    pub(super) fn own_run(&self) -> (StoreUuid, StoreRun) {
+        (self.identity.uuid, self.identity.run)
+    }
+
+    /// Whether streams of this start of `from` are accepted.
+    pub(super) fn takes_run(&self, from: usize, uuid: StoreUuid, run: StoreRun) -> bool {
+        self.handshake.takes(layout::id(from), uuid, run)
     }
 
     /// Whether a frame of this start of `from` is accepted; if so, its log position is noted.

@@ -21,6 +21,17 @@ impl SimNode {
                     running.handshakes.unlink(from, run);
                 }
             }
+            PacketBody::SnapshotPart { uuid, run, stream, number, part } => {
+                if let Some(running) = &mut self.running {
+                    running.take_part(stream, (uuid, run), number, part, out);
+                }
+            }
+            PacketBody::SnapshotVerdict { stream, verdict } => {
+                if let Some(running) = &mut self.running {
+                    let taken = running.take_verdict(stream, verdict, out);
+                    taken.map_err(|error| self.unread(&error))?;
+                }
+            }
             PacketBody::Question { incarnation, token, request } => {
                 let response = match (&mut self.bootstrapping, &self.running) {
                     (Some(bootstrapping), _) => bootstrapping.answer(&request),

@@ -1,11 +1,12 @@
 //! A running member: the core, its executor, and the state between them.
 
-use flotilla_region::{Effects, Event, Shard, StoreId};
+use flotilla_region::{Effects, Event, MessageKind, Shard, StoreId};
 
 use super::handshakes::HandshakeDriver;
+use super::snapshot_streams::SnapshotStreams;
 use crate::clock::LocalClock;
 use crate::event_queue::SimTime;
-use crate::executor::Executor;
+use crate::executor::{Executor, InstallArrow, RowWork};
 use crate::reference_model::ReferenceModel;
 use crate::request::ClientReply;
 use crate::task::{Outbox, StopReason, Task};
@@ -17,6 +18,7 @@ pub(super) struct RunningStore {
     pub(super) shard: Shard,
     pub(super) executor: Executor,
     pub(super) handshakes: HandshakeDriver,
+    pub(super) streams: SnapshotStreams,
     pub(super) effects: Effects,
     pub(super) inbox: Vec<Event>,
     pub(super) is_step_scheduled: bool,
@@ -25,6 +27,8 @@ pub(super) struct RunningStore {
     pub(super) lists_left: Option<usize>,
     /// The power goes after this many lists of the next effects with a birth.
     pub(super) cut_at_birth: Option<usize>,
+    /// The power goes when an installation passes this arrow.
+    pub(super) cut_at_arrow: Option<InstallArrow>,
     /// The power goes in this operation of the next write to the log.
     pub(super) cut_in_flush: Option<u64>,
     pub(super) stall: Stall,
@@ -79,8 +83,17 @@ impl RunningStore {
         let terms = self.executor.terms();
         for envelope in &effects.messages {
             terms.check(envelope).map_err(StopReason::CheckFailure)?;
+            let message = &envelope.message;
+            let is_vote = message.kind == MessageKind::RequestVoteResponse && !message.reject;
+            let has_data = self.shard.descriptor(envelope.region).is_some();
+            self.streams.coverage.uninitialised_votes += u64::from(is_vote && !has_data);
         }
         out.envelopes.append(&mut effects.messages);
+        goes_on()?;
+        for send in effects.snapshots.drain(..) {
+            let task = Task::SendSnapshot(Box::new(send));
+            out.tasks.push((self.executor.notify_delay_us(), task));
+        }
         goes_on()?;
         if !(effects.log.is_empty() && effects.births.is_empty() && effects.compact.is_empty()) {
             self.executor.write(&effects.log, &effects.births, &effects.compact, out);
@@ -96,7 +109,15 @@ impl RunningStore {
             out.tasks.push((self.executor.notify_delay_us(), Task::Fetch(fetch)));
         }
         goes_on()?;
-        self.executor.queue(effects.apply.drain(..), out);
+        let entries = effects.apply.drain(..).map(RowWork::Entries);
+        let installs = effects.installs.drain(..).map(|task| RowWork::Install(Box::new(task)));
+        let discards = effects.discards.drain(..).map(RowWork::Discard);
+        self.executor.queue(entries.chain(installs).chain(discards), out);
+        goes_on()?;
+        for envelope in effects.unknown.drain(..) {
+            let task = Task::Admit(Box::new(envelope));
+            out.tasks.push((self.executor.notify_delay_us(), task));
+        }
         goes_on()?;
         for grant in effects.reads.drain(..) {
             out.tasks.push((self.executor.notify_delay_us(), Task::Read(grant)));
@@ -104,6 +125,8 @@ impl RunningStore {
         goes_on()?;
         let refused = |(ticket, reject)| (ticket, ClientReply::Refused(reject));
         out.replies.extend(effects.rejected.drain(..).map(refused));
+        self.streams.coverage.undecided += effects.undecided.len() as u64;
+        out.undecided.append(&mut effects.undecided);
         goes_on()?;
         out.roles.append(&mut effects.roles);
         goes_on()

@@ -2,7 +2,7 @@
 
 use flotilla_region::{Envelope, Event, Index, Message, MessageKind, RegionId, Role, Term};
 
-use crate::faults::Fault;
+use crate::faults::{Fault, FaultSource};
 use crate::layout;
 use crate::network::Partition;
 use crate::node::{DirectorySwap, OperatorFlags, SimNode};
@@ -36,6 +36,13 @@ impl SimWorld {
         }
     }
 
+    /// Plans the next of those that are about snapshots.
+    pub(super) fn schedule_snapshot_fault(&mut self) {
+        if let Some((delay_us, fault)) = self.swarm.next_snapshot_fault() {
+            self.schedule(delay_us, SimEvent::InjectFault(fault));
+        }
+    }
+
     /// Plans the next maintenance of a store.
     pub(super) fn schedule_maintenance(&mut self, store: usize) {
         let incarnation = self.nodes[store].incarnation();
@@ -48,10 +55,10 @@ impl SimWorld {
         if !self.has_faults {
             return Ok(());
         }
-        if fault.is_extra() {
-            self.schedule_extra_fault();
-        } else {
-            self.schedule_fault();
+        match fault.source() {
+            FaultSource::First => self.schedule_fault(),
+            FaultSource::Bounds => self.schedule_extra_fault(),
+            FaultSource::Snapshots => self.schedule_snapshot_fault(),
         }
         let fault = self.aim(fault);
         self.say(format_args!("{fault:?}"));
@@ -101,6 +108,16 @@ impl SimWorld {
             Fault::WildTerm { region, from, to, kind, term } => {
                 self.send_wild_term(region, [from, to], kind, term);
             }
+            Fault::Away { store, us, is_down: true } => self.crash_for(store, true, us),
+            Fault::Away { store, us, is_down: false } => {
+                self.isolate(store);
+                self.schedule(us, SimEvent::HealLinks);
+            }
+            Fault::CutStreams(store) => {
+                self.nodes[store].cut_streams(&mut self.out);
+                self.dispatch(store, Ok(()))?;
+            }
+            Fault::CutAtArrow { store, arrow } => self.nodes[store].cut_at_arrow(Some(arrow)),
             Fault::DirectorySwap { store, how, us } => self.swap_directory(store, how, us),
         }
         Ok(())
@@ -149,6 +166,7 @@ impl SimWorld {
             to,
             epoch: described.epoch,
             gc_floor: Index(0),
+            range: None,
             message: Message { kind, term: Term(term), ..Message::default() },
         };
         let forged = self.nodes[layout::place(from.store)].frame(envelope, true);

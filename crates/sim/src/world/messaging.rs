@@ -5,7 +5,7 @@ use flotilla_region::{Envelope, Event, PeerId, RegionId, Ticket};
 use super::{SimEvent, SimWorld, TICK_US};
 use crate::event_queue::SimTime;
 use crate::layout;
-use crate::packet::{Packet, PacketBody};
+use crate::packet::{Packet, PacketBody, SnapshotPart};
 use crate::reference_model::CheckFailure;
 use crate::request::{ClientReply, RequestOwner};
 use crate::task::Task;
@@ -44,6 +44,13 @@ impl SimWorld {
 
     /// Gives a greeting or a question to the network.
     pub(super) fn send_packet(&mut self, packet: Packet) {
+        if let PacketBody::SnapshotPart { part: SnapshotPart::Offer { envelope, .. }, .. } =
+            &packet.body
+            && !self.network.passes_snapshots(envelope.region)
+        {
+            self.counts.lost += 1;
+            return;
+        }
         let [first, second] = self.network.arrivals(self.now(), packet.from, packet.to);
         self.trace.add(&[packet.from as u64, packet.to as u64, first.unwrap_or(0)]);
         if let Some(first) = first {

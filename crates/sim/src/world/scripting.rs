@@ -1,10 +1,10 @@
 //! The hands of a script: what the named cases do to a cluster.
 
-use flotilla_region::{Descriptor, RegionId, Stats};
+use flotilla_region::{Descriptor, Event, RegionId, Role, Stats};
 
 use super::SimWorld;
-use crate::executor::TaskDelays;
-use crate::network::Partition;
+use crate::executor::{InstallArrow, TaskDelays};
+use crate::network::{Partition, PassedSnapshots};
 use crate::node::SimNode;
 use crate::request::{ClientRequest, RequestBody, RequestOwner};
 
@@ -35,6 +35,39 @@ impl SimWorld {
         let delays =
             TaskDelays { sync_us_max: 300, apply_us_min: us, apply_us_max: us, notify_us_max: 300 };
         self.nodes[store].set_delays(delays);
+    }
+
+    /// From now on until its next start, each sync of the store's log takes up to so long.
+    pub(crate) fn slow_syncs(&mut self, store: usize, us: u64) {
+        let delays =
+            TaskDelays { sync_us_max: us, apply_us_min: 1, apply_us_max: 100, notify_us_max: 300 };
+        self.nodes[store].set_delays(delays);
+    }
+
+    /// The store loses power when its next installation passes this arrow.
+    pub(crate) fn cut_at_arrow(&mut self, store: usize, arrow: InstallArrow) {
+        self.nodes[store].cut_at_arrow(Some(arrow));
+    }
+
+    /// Lets some snapshots pass.
+    pub(crate) fn pass_snapshots(&mut self, passed: PassedSnapshots) {
+        self.network.pass_snapshots(passed);
+    }
+
+    /// Nothing that `from` sends reaches `to`.
+    pub(crate) fn silence(&mut self, from: usize, to: usize) {
+        self.network.cut(&Partition::Link { from, to });
+    }
+
+    /// A replica wants to lead, if it is there.
+    pub(crate) fn campaign(&mut self, store: usize, region: RegionId) {
+        self.nodes[store].post(Event::Campaign { region }, &mut self.out);
+        self.dispatch(store, Ok(())).expect("nothing is done yet");
+    }
+
+    /// Whether a store leads a region.
+    pub(crate) fn leads(&self, store: usize, region: RegionId) -> bool {
+        self.nodes[store].status(region).is_some_and(|status| status.role == Role::Leader)
     }
 
     /// A split of a region at these keys, with new ids.

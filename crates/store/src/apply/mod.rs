@@ -19,6 +19,7 @@ use flotilla_region::{
 };
 
 use crate::error::Error;
+use crate::range_map::RangeMap;
 use crate::schema::{self, APPLY, ApplyState, REGION};
 
 mod outcome;
@@ -66,6 +67,7 @@ struct ReplicaState {
 /// Carries out all tasks and publishes them at once; after an error, none of them.
 pub(crate) fn apply(
     pages: &PageStore,
+    ranges: &RangeMap,
     store: StoreId,
     tasks: &[ApplyTask],
 ) -> Result<Applied, Error> {
@@ -107,6 +109,9 @@ pub(crate) fn apply(
     let mut states = txn.tree(APPLY)?;
     for (region, replica) in replicas {
         states.put(&schema::region_key(region), &replica.state.encode())?;
+        for RegionChange::Split { regions, .. } in &replica.changes {
+            ranges.split(regions);
+        }
         let peer = replica.descriptor.peer_on(store).ok_or(Error::NoRegion(region))?.id;
         let ReplicaState { state, changes, written_bytes, .. } = replica;
         let (index, size) = (state.applied, None);

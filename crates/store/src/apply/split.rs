@@ -5,14 +5,14 @@
 
 use flotilla_pagestore::WriteTxn;
 use flotilla_region::{
-    AdminCommand, Committed, RecoveredReplica, RegionChange, SPLIT_INDEX, SPLIT_TERM, SplitCommand,
-    SplitError, SplitRegions, StoreId, Ticket,
+    AdminCommand, Committed, Descriptor, HardState, RecoveredReplica, RegionChange, SPLIT_INDEX,
+    SPLIT_TERM, SplitCommand, SplitError, SplitRegions, StoreId, Ticket,
 };
 
 use super::ReplicaState;
 use super::outcome::{ApplyOutcome, ApplyReject};
 use crate::error::Error;
-use crate::schema::{self, APPLY, ApplyState, REGION};
+use crate::schema::{self, APPLY, ApplyState, REGION, UNINITIALISED, UninitialisedRow};
 
 impl ReplicaState {
     /// Carries out the command of an entry, or none of it.
@@ -77,14 +77,29 @@ fn write_regions(
         }
         rows.put(&key, &region.encode())?;
     }
-    let state = ApplyState {
-        applied: SPLIT_INDEX,
-        term: SPLIT_TERM,
-        hard_state: RecoveredReplica::hard_state_of_split(),
-    };
-    let mut states = txn.tree(APPLY)?;
     for child in &regions.children {
-        states.put(&schema::region_key(child.id), &state.encode())?;
+        let hard_state = RecoveredReplica::hard_state_of_split();
+        let hard_state = take_uninitialised(txn, store, child)?
+            .map_or(hard_state, |voted| hard_state.merge(voted));
+        let state = ApplyState { applied: SPLIT_INDEX, term: SPLIT_TERM, hard_state };
+        txn.tree(APPLY)?.put(&schema::region_key(child.id), &state.encode())?;
     }
     Ok(())
+}
+
+/// Removes the row of a replica that voted before the split was applied here, and returns its hard
+/// state: it has its rows now, and its votes go on counting. Those of a replica that is no member
+/// never counted.
+fn take_uninitialised(
+    txn: &mut WriteTxn<'_>,
+    store: StoreId,
+    child: &Descriptor,
+) -> Result<Option<HardState>, Error> {
+    let key = schema::region_key(child.id);
+    let mut rows = txn.tree(UNINITIALISED)?;
+    let Some(row) = rows.get(&key)?.map(|row| row.to_vec()) else { return Ok(None) };
+    let row = UninitialisedRow::decode(child.id, &row)?;
+    rows.delete(&key)?;
+    let is_member = child.peer_on(store).is_some_and(|peer| peer.id == row.peer);
+    Ok(is_member.then_some(row.hard_state))
 }

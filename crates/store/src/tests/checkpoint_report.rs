@@ -94,7 +94,8 @@ fn checkpoint(at: u64) -> bool {
         Known { count: Some(0), store: Some(Arc::clone(&store)), expected, has_applied: false };
 
     let told = store.checkpoint().unwrap();
-    let (_, applied) = told.into_iter().find(|(region, _)| *region == RegionId(2)).unwrap();
+    let told = told.into_iter().find(|replica| replica.region == RegionId(2)).unwrap();
+    let applied = told.applied;
     assert!(applied.0 >= APPLIED as u64, "told of {applied} only");
     let has_applied = {
         let mut known = known.lock();

@@ -33,8 +33,8 @@ fn work(fs: &FaultFs, expected: &mut ExpectedStates) -> Result<(), Error> {
         if round == 2 {
             continue;
         }
-        for (region, applied) in store.checkpoint()? {
-            expected.get_mut(&region.0).unwrap().durable = applied.0;
+        for replica in store.checkpoint()? {
+            expected.get_mut(&replica.region.0).unwrap().durable = replica.applied.0;
         }
         let first = Index(4 * round + 1);
         let compactions = [2, 3].map(|region| Compaction {

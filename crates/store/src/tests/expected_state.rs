@@ -28,6 +28,15 @@ pub(super) struct ReplicaState {
     pub(super) applied_now: u64,
     /// How far a durable root has applied it.
     pub(super) durable: u64,
+    /// A snapshot that was installed, and that no root was said to have.
+    installed: Option<InstalledSnapshot>,
+}
+
+/// The entries that a snapshot brings, and the hard state that comes with them.
+#[derive(Clone, Debug)]
+struct InstalledSnapshot {
+    entries: Vec<LogEntry>,
+    hard_state: HardState,
 }
 
 impl ReplicaState {
@@ -88,6 +97,31 @@ impl ReplicaState {
                 None => self.applied.push(entry.clone()),
             }
         }
+    }
+
+    /// A snapshot takes the place of the rows: the replica is applied up to the last of these
+    /// entries, once a root has it.
+    pub(super) fn install(&mut self, entries: Vec<LogEntry>, hard_state: HardState) {
+        self.installed = Some(InstalledSnapshot { entries, hard_state });
+    }
+
+    /// A root has the snapshot. Nothing is left of the log, acknowledged or not.
+    pub(super) fn take_installed(&mut self) {
+        let InstalledSnapshot { entries, hard_state } = self.installed.take().unwrap();
+        self.applied.extend(entries);
+        (self.log, self.acked) = (BTreeMap::new(), BTreeMap::new());
+        self.applied_now = self.applied.len() as u64;
+        (self.truncated, self.durable) = (self.applied_now, self.applied_now);
+        self.hard_state = hard_state;
+    }
+
+    /// Takes the snapshot if a crash has left it.
+    pub(super) fn find_installed(&mut self, found: &RecoveredReplica) {
+        let index = self.installed.as_ref().map(|snapshot| snapshot.hard_state.commit);
+        if index == Some(found.applied.0) {
+            self.take_installed();
+        }
+        self.installed = None;
     }
 
     /// Compares the state found after a crash with the states that are allowed.

@@ -13,8 +13,8 @@ use flotilla_region::{
 use flotilla_vfs::fault::FaultFs;
 
 use crate::{
-    ApplyOutcome, Config, Error, LogConfig, PageOptions, RecoveredReplicas, RegionSnapshot,
-    ScanRequest, StartSeed, Store, StoreDirectory,
+    ApplyOutcome, CheckpointedReplica, Config, Error, LogConfig, PageOptions, RecoveredReplicas,
+    RegionSnapshot, ScanRequest, StartSeed, Store, StoreDirectory,
 };
 use flotilla_identity::{
     BootstrapPlan, BootstrapWrite, ClusterSettings, ClusterSpec, IdentityState, StoreUuid,
@@ -30,7 +30,10 @@ mod model;
 mod page_maintenance;
 mod read;
 mod recovery;
+mod snapshot_crash;
+mod snapshots;
 mod splits;
+mod uninitialised;
 
 const HERE: StoreId = StoreId(1);
 const CLUSTER: u64 = 77;
@@ -92,6 +95,7 @@ fn begin(
 ) -> Result<(Store, Vec<RecoveredReplica>), Error> {
     let (store, recovered) = begin_all(directory, regions)?;
     assert_eq!(recovered.unborn, [], "no split is applied here");
+    assert_eq!(recovered.uninitialised, [], "no message has made a replica");
     Ok((store, recovered.replicas))
 }
 
@@ -194,6 +198,7 @@ fn write(region: u64, hard_state: HardState, entries: &[LogEntry]) -> LogWrite {
         hard_state: Some(hard_state),
         entries: entries.to_vec(),
         sync: true,
+        reset: None,
     }
 }
 

@@ -8,12 +8,15 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_kv::raw::RawOp;
-use flotilla_region::{Index, LogEntry, LogWrite, RegionId};
+use flotilla_region::{
+    Index, InstallTask, LogEntry, LogReset, LogWrite, RegionId, RegionSize, SnapshotHead, StageId,
+};
 use flotilla_vfs::fault::FaultFs;
 
 use super::expected_state::ReplicaState;
 use super::*;
-use crate::Commit;
+use crate::snapshot::ChunkBuilder;
+use crate::{Commit, SnapshotEnd, StageOffer};
 
 /// One history.
 pub(super) struct History {
@@ -34,6 +37,7 @@ pub(super) struct Seen {
     pub(super) segments_purged: u64,
     pub(super) replayed: u64,
     pub(super) replaced: u64,
+    pub(super) snapshots: u64,
 }
 
 /// The disk failed, as was ordered.
@@ -67,7 +71,7 @@ impl History {
     }
 
     fn step(&mut self) -> Result<(), Down> {
-        match self.rng.u8(0..34) {
+        match self.rng.u8(0..36) {
             0..=9 => self.append(),
             10..=12 => self.replace(),
             13..=15 => self.vote(),
@@ -76,6 +80,7 @@ impl History {
             22..=25 => self.apply()?,
             26..=28 => self.checkpoint()?,
             29..=31 => self.compact(),
+            32 | 33 => self.take_snapshot()?,
             _ => self.seen.segments_purged += self.store.purge_log()?.segments,
         }
         Ok(())
@@ -185,12 +190,86 @@ impl History {
     }
 
     fn checkpoint(&mut self) -> Result<(), Down> {
-        for (region, applied) in self.store.checkpoint()? {
+        self.checkpoint_with(None)
+    }
+
+    /// Makes a checkpoint, which has to tell of a snapshot in this region and of no other.
+    fn checkpoint_with(&mut self, snapshot_in: Option<u64>) -> Result<(), Down> {
+        let told = self.store.checkpoint()?;
+        let with_snapshot = told.iter().find(|replica| replica.installed.is_some());
+        assert_eq!(with_snapshot.map(|replica| replica.region.0), snapshot_in);
+        if let Some(region) = snapshot_in {
+            self.replica(region).take_installed();
+        }
+        for CheckpointedReplica { region, applied, .. } in told {
             let replica = self.replica(region.0);
             assert!(applied.0 >= replica.durable && applied.0 <= replica.applied_now);
             replica.durable = applied.0;
         }
         Ok(())
+    }
+
+    /// A snapshot takes the place of a replica whose writes are on disk and whose committed entries
+    /// are applied. Its entries were committed elsewhere.
+    fn take_snapshot(&mut self) -> Result<(), Down> {
+        self.flush()?;
+        let region = self.any_region();
+        let replica = self.replica(region);
+        let rest = replica.log.range(replica.applied_now + 1..replica.committed() + 1);
+        let rest: Vec<LogEntry> = rest.map(|(_, entry)| entry.clone()).collect();
+        self.store.apply(&[task(region, &rest)])?;
+        self.replica(region).apply(&rest);
+        let (first, mut state) =
+            (self.replica(region).applied_now + 1, self.replica(region).hard_state);
+        if self.rng.bool() {
+            (state.term, state.vote) = (Term(state.term.0 + 1), None);
+        }
+        state.term = state.term.max(Term(1));
+        let index = first + self.rng.u64(0..3);
+        let entries: Vec<_> =
+            (first..=index).map(|index| self.entry(region, index, state.term.0)).collect();
+        state.commit = Index(index);
+        let mut after = self.replica(region).clone();
+        after.install(entries.clone(), state);
+        after.take_installed();
+        let stage = self.stage(region, state, &after.rows_at(Index(index)))?;
+        let head = self.head(region, state);
+        let task = InstallTask { peer: peer(region), stage, head, hard_state: state };
+        self.replica(region).install(entries, state);
+        self.store.install(&task)?;
+        if self.rng.u8(0..4) == 0 {
+            self.store.purge_log()?;
+        }
+        self.checkpoint_with(Some(region))?;
+        if self.rng.u8(0..4) == 0 {
+            self.store.purge_log()?;
+        }
+        let reset = LogReset { index: state.commit, term: state.term };
+        let write = LogWrite { reset: Some(reset), ..write(region, state, &[]) };
+        self.queue(vec![write]);
+        self.seen.snapshots += 1;
+        self.flush()
+    }
+
+    fn head(&self, region: u64, state: HardState) -> SnapshotHead {
+        let descriptor = view(&self.store, region).descriptor().clone();
+        SnapshotHead { index: state.commit, term: state.term, descriptor }
+    }
+
+    /// Stages rows in chunks of some of them.
+    fn stage(&mut self, region: u64, state: HardState, rows: &[Row]) -> Result<StageId, Down> {
+        let total = RegionSize { bytes: 0, keys: rows.len() as u64 };
+        let offer = self.store.begin_stage(peer(region), &self.head(region, state), total)?;
+        let StageOffer::Go(stage) = offer else { panic!("{offer:?}") };
+        let mut end = SnapshotEnd::default();
+        for (number, rows) in (0..).zip(rows.chunks(self.rng.usize(1..4))) {
+            let mut chunk = ChunkBuilder::new(number, 0);
+            rows.iter().for_each(|(key, value)| chunk.push(key, &[&[0], &value[..]].concat()));
+            end.add(rows.len() as u64, chunk.rows());
+            self.store.stage_chunk(stage, chunk.finish().bytes)?;
+        }
+        self.store.finish_stage(stage, end)?;
+        Ok(stage)
     }
 
     /// Several logs are cut, each somewhere below what is durable in the pages.
@@ -259,6 +338,7 @@ impl History {
         for found in &recovered {
             let region = found.descriptor.id.0;
             let replica = self.replicas.get_mut(&region).unwrap();
+            replica.find_installed(found);
             replica.check(found, &rows(&self.store, region));
             replica.restart(found);
             self.seen.replayed += found.tail.len() as u64;
@@ -281,8 +361,10 @@ fn any_history_survives_any_crash() {
         sum.segments_purged += seen.segments_purged;
         sum.replayed += seen.replayed;
         sum.replaced += seen.replaced;
+        sum.snapshots += seen.snapshots;
     }
     println!("{sum:?}");
     assert!(sum.crashes > 1000 && sum.opens_cut > 100, "{sum:?}");
     assert!(sum.segments_purged > 100 && sum.replayed > 1000 && sum.replaced > 100, "{sum:?}");
+    assert!(sum.snapshots > 500, "{sum:?}");
 }

@@ -334,7 +334,8 @@ fn a_full_disk_is_told_and_got_over() {
     assert!(store.checkpoint().is_err());
     assert_eq!(get(&store, 2, "b7").unwrap(), big, "reads go on");
     fs.set_capacity(None);
-    assert_eq!(store.checkpoint().unwrap(), [(RegionId(2), Index(19))]);
+    let (region, applied, installed) = (RegionId(2), Index(19), None);
+    assert_eq!(store.checkpoint().unwrap(), [CheckpointedReplica { region, applied, installed }]);
     fs.power_loss(0);
     let (store, recovered) = open(&fs);
     assert_eq!(of(&recovered, 2).applied.0, Index(19));

@@ -1,8 +1,8 @@
 //! Splits: rows of new regions, and what a crash leaves of a birth.
 
 use flotilla_region::{
-    AdminCommand, NewReplica, RegionChange, ReplicaBirth, SPLIT_INDEX, SPLIT_TERM, SplitChild,
-    SplitCommand, UnbornReplica,
+    AdminCommand, BirthOrigin, NewReplica, RegionChange, ReplicaBirth, SPLIT_INDEX, SPLIT_TERM,
+    SplitChild, SplitCommand, UnbornReplica,
 };
 
 use super::*;
@@ -37,13 +37,19 @@ fn apply_admin(store: &Store, entry: LogEntry) -> (ApplyOutcome, Vec<RegionChang
 
 /// The birth of the child, as the region tells it.
 fn birth(commit: u64) -> ReplicaBirth {
+    birth_at(SPLIT_AT, commit)
+}
+
+fn birth_at(split_at: u64, commit: u64) -> ReplicaBirth {
     ReplicaBirth {
         region: RegionId(CHILD),
         peer: peer(CHILD),
         hard_state: RecoveredReplica::hard_state_of_split(),
-        parent: (RegionId(2), peer(2)),
-        parent_hard_state: hard_state(1, 0, commit),
-        index: Index(SPLIT_AT),
+        origin: BirthOrigin::Split {
+            parent: (RegionId(2), peer(2)),
+            parent_hard_state: hard_state(1, 0, commit),
+            index: Index(split_at),
+        },
     }
 }
 
@@ -65,8 +71,7 @@ fn the_new_region_has_its_rows_and_the_old_one_the_rest() {
     let old = store.read().region(RegionId(2), Some(1)).unwrap_err();
     assert!(matches!(old, ReadError::EpochNotMatch(_)), "a read that was granted before");
     assert_eq!(before.region(RegionId(2), Some(1)).unwrap().get(b"a").unwrap().unwrap(), "1");
-    let birth = ReplicaBirth { index: Index(2), ..birth(2) };
-    store.write_log(&[], &[birth], &[]).wait().unwrap();
+    store.write_log(&[], &[birth_at(2, 2)], &[]).wait().unwrap();
     store.check().unwrap();
     assert_eq!(store.region_digest(RegionId(CHILD)).unwrap().0, SPLIT_INDEX);
 }
@@ -166,8 +171,8 @@ fn work(fs: &FaultFs, late: bool, at: &mut Progress) -> Result<(), Error> {
         store.apply(&[task(CHILD, &entries)])?;
         if index == 8 {
             let durable = store.checkpoint()?;
-            let child = durable.iter().find(|(region, _)| *region == RegionId(CHILD));
-            at.child_durable = child.expect("it was applied since").1.0;
+            let child = durable.iter().find(|replica| replica.region == RegionId(CHILD));
+            at.child_durable = child.expect("it was applied since").applied.0;
             let (first, term_before) = (Index(9), Term(6));
             let (region, peer) = (RegionId(CHILD), peer(CHILD));
             let compaction = Compaction { region, peer, first, term_before };

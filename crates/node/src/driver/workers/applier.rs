@@ -1,9 +1,10 @@
-//! Applies committed entries of all regions of a store: the whole queue in one transaction.
+//! Applies committed entries of all regions of a store: the whole queue in one transaction, and
+//! installs snapshots between entries, each in a transaction of its own.
 
 use std::sync::Arc;
 
-use flotilla_region::{ApplyTask, Event};
-use flotilla_store::Store;
+use flotilla_region::{ApplyTask, Event, InstallTask, StageId};
+use flotilla_store::{Error, Store};
 
 use super::checkpointer::CheckpointSignal;
 use super::work_queue::WorkQueue;
@@ -12,15 +13,32 @@ use crate::driver::tickets::{TicketAnswer, Tickets};
 use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
 
-/// Bytes that a task counts for in the work queue.
-pub(crate) fn weight(task: &ApplyTask) -> usize {
-    task.entries.iter().map(|committed| 64 + committed.entry.data.len()).sum()
+/// Work that changes rows. Carried out in the order of the queue.
+pub(crate) enum ApplyWork {
+    /// Committed entries.
+    Entries(ApplyTask),
+    /// A snapshot that takes the place of a replica's rows.
+    Install(Box<InstallTask>),
+    /// A snapshot that is not installed.
+    Discard(StageId),
+}
+
+impl ApplyWork {
+    /// Bytes that the work counts for in the work queue.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Self::Entries(task) => {
+                task.entries.iter().map(|committed| 64 + committed.entry.data.len()).sum()
+            }
+            Self::Install(_) | Self::Discard(_) => 256,
+        }
+    }
 }
 
 /// The applier's thread, before it runs.
 pub(crate) struct Applier {
     pub(crate) store: Arc<DropNotify<Store>>,
-    pub(crate) queue: Arc<WorkQueue<ApplyTask>>,
+    pub(crate) queue: Arc<WorkQueue<ApplyWork>>,
     pub(crate) mailboxes: Mailboxes,
     pub(crate) tickets: Arc<Tickets>,
     pub(crate) signal: Arc<CheckpointSignal>,
@@ -30,34 +48,71 @@ pub(crate) struct Applier {
 impl Applier {
     /// Runs until the queue is closed or applying fails.
     pub(crate) fn run(self) {
-        let mut tasks: Vec<ApplyTask> = Vec::new();
-        while let Some(bytes) = self.queue.take(&mut tasks) {
+        let mut work: Vec<ApplyWork> = Vec::new();
+        let mut entries: Vec<ApplyTask> = Vec::new();
+        while let Some(bytes) = self.queue.take(&mut work) {
             // The queue grows meanwhile, and its bytes keep the shards from taking more.
             // Before the transaction: at the hard limit it has to wait until a checkpoint has
             // written pages.
             self.signal.throttle(self.store.dirty_limits(), || self.store.dirty_bytes());
-            let applied = match self.store.apply(&tasks) {
-                Ok(applied) => applied,
-                Err(error) => {
-                    self.failure.report(&format!("entries cannot be applied: {error}"));
-                    return;
-                }
-            };
-            for (ticket, outcome) in applied.outcomes {
-                self.tickets.answer(ticket, TicketAnswer::Applied(outcome));
+            if let Err(error) = self.carry_out(work.drain(..), &mut entries, bytes) {
+                self.failure.report(&format!("entries cannot be applied: {error}"));
+                return;
             }
-            tasks.clear();
-            // The bytes first: a shard that the completion wakes reads them.
-            self.queue.finish(bytes);
-            self.mailboxes.complete_all(applied.replicas.into_iter().map(|replica| {
-                Event::Applied {
-                    region: replica.region,
-                    index: replica.index,
-                    changes: replica.changes,
-                    size: replica.size,
-                }
-            }));
             self.signal.changed(self.store.needs_maintenance());
         }
+    }
+
+    /// Carries out all work of `bytes`.
+    fn carry_out(
+        &self,
+        work: impl Iterator<Item = ApplyWork>,
+        entries: &mut Vec<ApplyTask>,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        let mut done = Vec::new();
+        for work in work {
+            match work {
+                ApplyWork::Entries(task) => entries.push(task),
+                ApplyWork::Discard(stage) => self.store.discard_stage(stage),
+                ApplyWork::Install(task) => {
+                    // The replica's entries that were handed out before it come first.
+                    self.apply(entries, &mut done)?;
+                    self.install(&task)?;
+                }
+            }
+        }
+        self.apply(entries, &mut done)?;
+        // The bytes first: a shard that the completion wakes reads them.
+        self.queue.finish(bytes);
+        self.mailboxes.complete_all(done);
+        Ok(())
+    }
+
+    fn apply(&self, tasks: &mut Vec<ApplyTask>, done: &mut Vec<Event>) -> Result<(), Error> {
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        let applied = self.store.apply(tasks)?;
+        tasks.clear();
+        for (ticket, outcome) in applied.outcomes {
+            self.tickets.answer(ticket, TicketAnswer::Applied(outcome));
+        }
+        done.extend(applied.replicas.into_iter().map(|replica| Event::Applied {
+            region: replica.region,
+            index: replica.index,
+            changes: replica.changes,
+            size: replica.size,
+        }));
+        Ok(())
+    }
+
+    /// Puts a snapshot in the place of a replica's rows. The replica is silent until a durable root
+    /// has them, so the next checkpoint comes at once.
+    fn install(&self, task: &InstallTask) -> Result<(), Error> {
+        self.store.install(task)?;
+        tracing::info!(region = %task.head.descriptor.id, index = %task.head.index, "installed");
+        self.signal.demand();
+        Ok(())
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flotilla_pagestore::Error as PagesError;
-use flotilla_region::{Event, Index, RegionId};
-use flotilla_store::{DirtyLimits, Error, Pacer, Store, StoreMaintenance};
+use flotilla_region::Event;
+use flotilla_store::{CheckpointedReplica, DirtyLimits, Error, Pacer, Store, StoreMaintenance};
 use parking_lot::{Condvar, Mutex};
 
 use crate::driver::shard_message::Mailboxes;
@@ -37,6 +37,8 @@ struct SignalState {
     changed: bool,
     /// The checkpointer was told that work should not wait for its time.
     urgent: bool,
+    /// A checkpoint is asked for, whatever the policy says.
+    demanded: bool,
     /// The checkpointer should look at the store.
     woken: bool,
     stopped: bool,
@@ -62,6 +64,19 @@ impl CheckpointSignal {
             state.urgent |= urgent;
             self.wake.notify_all();
         }
+    }
+
+    /// Something waits for a durable root: the next checkpoint comes at once. If a full disk
+    /// refuses it, the one after that comes in its time.
+    pub(crate) fn demand(&self) {
+        let mut state = self.state.lock();
+        (state.demanded, state.changed, state.urgent, state.woken) = (true, true, true, true);
+        self.wake.notify_all();
+    }
+
+    /// Whether a checkpoint was asked for since this was asked last.
+    fn take_demand(&self) -> bool {
+        std::mem::take(&mut self.state.lock().demanded)
     }
 
     /// A checkpoint was made, which has written `bytes` in `took`.
@@ -166,10 +181,15 @@ impl Checkpointer {
     /// One action, or a wait for the next.
     fn step(&self) -> Result<(), Error> {
         let (dirty_bytes, began) = (self.store.dirty_bytes(), Instant::now());
+        if self.signal.take_demand() {
+            let durable = self.store.checkpoint()?;
+            self.signal.checkpointed(dirty_bytes, began.elapsed());
+            return self.complete(durable);
+        }
         match self.store.maintain(self.signal.start.elapsed())? {
-            StoreMaintenance::Checkpointed(applied) => {
+            StoreMaintenance::Checkpointed(durable) => {
                 self.signal.checkpointed(dirty_bytes, began.elapsed());
-                self.complete(applied)?;
+                self.complete(durable)?;
             }
             // Nothing waits for this action: the rest leaves the disk to writers.
             StoreMaintenance::SpaceReturned => {
@@ -189,10 +209,11 @@ impl Checkpointer {
 
     /// Notifies the shards of a checkpoint, and purges what earlier ones have made superfluous: the
     /// shards answer this checkpoint with compactions, which are written before the next.
-    fn complete(&self, applied: Vec<(RegionId, Index)>) -> Result<(), Error> {
-        self.mailboxes.complete_all(
-            applied.into_iter().map(|(region, applied)| Event::Checkpointed { region, applied }),
-        );
+    fn complete(&self, durable: Vec<CheckpointedReplica>) -> Result<(), Error> {
+        self.mailboxes.complete_all(durable.into_iter().map(|replica| {
+            let CheckpointedReplica { region, applied, installed } = replica;
+            Event::Checkpointed { region, applied, installed }
+        }));
         // After the checkpoint: what it made durable is what the log may lose.
         let purged = self.store.purge_log()?;
         if purged.segments > 0 {
@@ -231,6 +252,16 @@ mod tests {
         assert!(!is_woken(&signal));
         signal.changed(false);
         assert!(is_woken(&signal));
+    }
+
+    #[test]
+    fn a_demand_wakes_and_is_taken_once() {
+        let signal = CheckpointSignal::new();
+        assert!(!signal.take_demand());
+        signal.changed(true);
+        assert!(!signal.take_demand(), "a change that is urgent is for the policy to judge");
+        signal.demand();
+        assert!(is_woken(&signal) && signal.take_demand() && !signal.take_demand());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Reads entries back from the log for followers that are far behind.
+//! Reads entries back from the log for followers that are far behind, and looks whether the store
+//! has an objection to a replica that is not here.
 //!
 //! It has a thread of its own, because the entries may have left memory, and a shard must not wait
 //! for a disk. A region has few reads under way at once, each bounded in bytes.
@@ -12,7 +13,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flotilla_region::{Event, LogFetch};
+use flotilla_region::{Envelope, Event, LogFetch};
 use flotilla_store::{Error, LogError, Store};
 
 use super::work_queue::WorkQueue;
@@ -23,10 +24,18 @@ use crate::failure::NodeFailure;
 /// Least time between two log lines about reads that failed.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
+/// A question to the disk.
+pub(crate) enum LookupTask {
+    /// Entries of the log.
+    Fetch(LogFetch),
+    /// May the replica that this message is for be made here?
+    Admit(Envelope),
+}
+
 /// The log reader's thread, before it runs.
 pub(crate) struct LogReader {
     pub(crate) store: Arc<DropNotify<Store>>,
-    pub(crate) queue: Arc<WorkQueue<LogFetch>>,
+    pub(crate) queue: Arc<WorkQueue<LookupTask>>,
     pub(crate) mailboxes: Mailboxes,
     pub(crate) failure: NodeFailure,
 }
@@ -34,41 +43,65 @@ pub(crate) struct LogReader {
 impl LogReader {
     /// Runs until the queue is closed or an entry cannot be read.
     pub(crate) fn run(self) {
-        let mut log_reads: Vec<LogFetch> = Vec::new();
+        let mut lookups: Vec<LookupTask> = Vec::new();
         let mut logged: Option<Instant> = None;
-        while let Some(bytes) = self.queue.take(&mut log_reads) {
-            for fetch in log_reads.drain(..) {
-                let (region, context) = (fetch.region, fetch.context);
-                let event = match self.store.fetch(&fetch) {
-                    Ok(entries) if !entries.is_empty() => {
-                        debug_assert_eq!(entries[0].index, fetch.low, "entries of another range");
-                        debug_assert!(entries.len() as u64 <= fetch.high.0 - fetch.low.0);
-                        Event::Fetched { region, context, entries }
-                    }
-                    Ok(_) => Event::FetchFailed { region, context },
-                    // Compacted or replaced in the meantime: raft looks again at what there is.
-                    Err(error) if error.is_gone() => {
-                        tracing::debug!(%region, "log entries are not read: {error}");
-                        Event::FetchFailed { region, context }
-                    }
-                    Err(error) => {
-                        let what = unread(&fetch, &error);
-                        if !passes(&error) {
-                            return self.failure.report(&what);
-                        }
-                        // Raft asks again with its next heartbeat, which may be often.
-                        if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
-                            logged = Some(Instant::now());
-                            let failed = self.store.stats().log_reads_failed;
-                            tracing::error!("{what}; {failed} reads of the log have failed so far");
-                        }
-                        Event::FetchFailed { region, context }
-                    }
+        while let Some(bytes) = self.queue.take(&mut lookups) {
+            for lookup in lookups.drain(..) {
+                let event = match lookup {
+                    LookupTask::Fetch(fetch) => self.fetch(&fetch, &mut logged),
+                    LookupTask::Admit(envelope) => self.admit(envelope),
                 };
+                let Some(event) = event else { return };
                 self.mailboxes.complete_all([event]);
             }
             self.queue.finish(bytes);
         }
+    }
+
+    /// None if the node has to stop.
+    fn admit(&self, envelope: Envelope) -> Option<Event> {
+        match self.store.admit(&envelope) {
+            Ok(Ok(())) => Some(Event::Admitted(envelope)),
+            Ok(Err(why)) => Some(Event::NotAdmitted { envelope, why }),
+            Err(error) => {
+                let region = envelope.region;
+                self.failure.report(&format!("region {region}: rows cannot be read: {error}"));
+                None
+            }
+        }
+    }
+
+    /// None if the node has to stop.
+    fn fetch(&self, fetch: &LogFetch, logged: &mut Option<Instant>) -> Option<Event> {
+        let (region, context) = (fetch.region, fetch.context);
+        let event = match self.store.fetch(fetch) {
+            Ok(entries) if !entries.is_empty() => {
+                debug_assert_eq!(entries[0].index, fetch.low, "entries of another range");
+                debug_assert!(entries.len() as u64 <= fetch.high.0 - fetch.low.0);
+                Event::Fetched { region, context, entries }
+            }
+            Ok(_) => Event::FetchFailed { region, context },
+            // Compacted or replaced in the meantime: raft looks again at what there is.
+            Err(error) if error.is_gone() => {
+                tracing::debug!(%region, "log entries are not read: {error}");
+                Event::FetchFailed { region, context }
+            }
+            Err(error) => {
+                let what = unread(fetch, &error);
+                if !passes(&error) {
+                    self.failure.report(&what);
+                    return None;
+                }
+                // Raft asks again with its next heartbeat, which may be often.
+                if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
+                    *logged = Some(Instant::now());
+                    let failed = self.store.stats().log_reads_failed;
+                    tracing::error!("{what}; {failed} reads of the log have failed so far");
+                }
+                Event::FetchFailed { region, context }
+            }
+        };
+        Some(event)
     }
 }
 
@@ -122,7 +155,8 @@ mod tests {
         });
         let hard_state = Some(HardState { term: Term(1), vote: None, commit: Index(0) });
         let (entries, sync) = (entries.collect(), true);
-        let write = LogWrite { region: REGION, peer: PEER, number: 1, hard_state, entries, sync };
+        let (region, peer, number, reset) = (REGION, PEER, 1, None);
+        let write = LogWrite { region, peer, number, hard_state, entries, sync, reset };
         store.write_log(&[write], &[], &[]).wait().expect("a good disk");
         LogReader {
             store: crate::drop_notify::drop_notify(store).0,
@@ -138,7 +172,7 @@ mod tests {
         let (failure, (low, high)) = (log_reader.failure.clone(), (Index(low), Index(high)));
         let fetch =
             LogFetch { region: REGION, peer: PEER, context: 9, low, high, bytes_max: 1 << 20 };
-        log_reader.queue.push_all([(fetch, 1)]);
+        log_reader.queue.push_all([(LookupTask::Fetch(fetch), 1)]);
         log_reader.queue.drain();
         log_reader.run();
         let mut messages = VecDeque::new();

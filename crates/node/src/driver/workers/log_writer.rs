@@ -158,6 +158,7 @@ mod tests {
             hard_state: Some(HardState { term, vote: None, commit: Index(0) }),
             entries: vec![LogEntry { index, term, kind: EntryKind::Normal, data }],
             sync: true,
+            reset: None,
         }
     }
 

@@ -9,7 +9,7 @@ use flotilla_region::Descriptor;
 
 /// `[start, end)` in one region; an empty `end` is no end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeyRange {
+pub(crate) struct KeyBounds {
     pub(crate) start: Bytes,
     pub(crate) end: Bytes,
 }
@@ -18,7 +18,7 @@ pub(crate) struct KeyRange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClippedRange {
     /// The keys that it covers there; `None` if there are none.
-    pub(crate) range: Option<KeyRange>,
+    pub(crate) range: Option<KeyBounds>,
     /// A key that must be in the region, or the range is not one for this region.
     pub(crate) probe: Option<Bytes>,
 }
@@ -27,7 +27,7 @@ pub(crate) struct ClippedRange {
 pub(crate) fn forward(region: &Descriptor, start: Bytes, end: Bytes) -> ClippedRange {
     let probe = Some(start.clone());
     ClippedRange {
-        range: KeyRange { start, end: lesser_end(end, &region.end) }.unless_empty(),
+        range: KeyBounds { start, end: lesser_end(end, &region.end) }.unless_empty(),
         probe,
     }
 }
@@ -38,7 +38,7 @@ pub(crate) fn reverse(region: &Descriptor, upper: Bytes, lower: Bytes) -> Clippe
     let inside = upper == region.end || upper.is_empty();
     let probe = (!inside).then(|| upper.clone());
     let range =
-        KeyRange { start: lower.max(region.start.clone()), end: lesser_end(upper, &region.end) };
+        KeyBounds { start: lower.max(region.start.clone()), end: lesser_end(upper, &region.end) };
     ClippedRange { range: range.unless_empty(), probe }
 }
 
@@ -51,11 +51,11 @@ pub(crate) fn delete(
 ) -> (ClippedRange, Option<Bytes>) {
     let beyond = !region.end.is_empty() && end > region.end;
     let probe = Some(start.clone());
-    let range = KeyRange { start, end: lesser_end(end.clone(), &region.end) };
+    let range = KeyBounds { start, end: lesser_end(end.clone(), &region.end) };
     (ClippedRange { range: range.unless_empty(), probe }, beyond.then_some(end))
 }
 
-impl KeyRange {
+impl KeyBounds {
     fn unless_empty(self) -> Option<Self> {
         (self.end.is_empty() || self.start < self.end).then_some(self)
     }

@@ -11,7 +11,7 @@ use flotilla_store::{ReadError, RegionSnapshot, ScanRequest};
 use tokio::time::timeout;
 
 use super::errors::RequestFailure;
-use super::range::{self, ClippedRange, KeyRange};
+use super::range::{self, ClippedRange, KeyBounds};
 use super::read_scheduler::ChunkedRead;
 use super::request_context::RequestContext;
 use super::row_encoder::RowEncoder;
@@ -308,7 +308,7 @@ enum FoundValue {
 
 /// The rows of ranges, which together must fit into one answer.
 struct BatchScan {
-    ranges: Vec<KeyRange>,
+    ranges: Vec<KeyBounds>,
     options: ScanOptions,
     /// The range after the one that is being read.
     next: usize,
@@ -353,7 +353,7 @@ impl RowReader for BatchScan {
 
 impl BatchScan {
     fn next_range(&mut self) -> Option<ScanRequest> {
-        let KeyRange { start, end } = self.ranges.get(self.next)?.clone();
+        let KeyBounds { start, end } = self.ranges.get(self.next)?.clone();
         self.next += 1;
         Some(ScanRequest {
             start,

@@ -229,7 +229,7 @@ async fn a_read_that_begins_again_after_any_part_is_whole() {
             let checked = service.check_context(world.context.clone()).unwrap();
             let view = service.snapshot(checked).await.unwrap();
             let options = ScanOptions { limit: 7, reverse, key_only: false };
-            let all = range::KeyRange { start: Bytes::new(), end: Bytes::new() };
+            let all = range::KeyBounds { start: Bytes::new(), end: Bytes::new() };
             let once = world.expected(&everything, 7, reverse, false);
             let expected = [once.clone(), once].concat();
             let bytes_max = bytes(&expected);

@@ -1,0 +1,361 @@
+//! Sends snapshots to other stores, and reports to their regions how each ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flotilla_proto::peers;
+use flotilla_proto::peers::peers_client::PeersClient;
+use flotilla_proto::peers::{SnapshotOutcome, SnapshotPart, SnapshotVerdict};
+use flotilla_region::{Envelope, Event, PeerId, RegionId, SnapshotSend, StoreId};
+use flotilla_store::{SnapshotEnd, Store};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+use super::byte_rate::ByteRate;
+use super::source::{SnapshotSource, SourcePart};
+use super::{CHUNKS_IN_FLIGHT, STREAMS_MAX};
+use crate::driver::shard_message::Mailboxes;
+use crate::drop_notify::DropNotify;
+use crate::membership::{Membership, uuid_to_wire};
+use crate::net::dial::{self, PEER_MESSAGE_BYTES_MAX};
+use crate::transport::convert;
+use crate::transport::counters::TransportCounters;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A snapshot waits so long for a place. When a store comes back, all its regions may want one at
+/// the same time: those that were refused at once would ask again ever later, and places be free
+/// meanwhile.
+const SLOT_WAIT: Duration = Duration::from_secs(10);
+
+/// A stream is given up after this, and the time that its bytes take at the least rate: a view that
+/// is read so slowly keeps too many pages from being used again.
+const DEADLINE_LEAST: Duration = Duration::from_secs(30);
+const BYTES_PER_S_LEAST: u64 = 8 << 20;
+
+/// The sending side of all snapshots.
+pub(crate) struct SnapshotSender {
+    membership: Membership,
+    store: Arc<DropNotify<Store>>,
+    mailboxes: Mailboxes,
+    counts: Arc<TransportCounters>,
+    rate: ByteRate,
+    slots: Semaphore,
+}
+
+/// Why a snapshot was not sent.
+#[derive(Debug, thiserror::Error)]
+enum SendError {
+    #[error("as many are sent as may be, for a long time")]
+    NoSlot,
+    #[error("its rows cannot be read: {0}")]
+    Source(String),
+    #[error("the rows are of a later term than the message")]
+    LaterTerm,
+    #[error("no connection: {0}")]
+    Connect(String),
+    #[error("the store answered {0:?}: {1}")]
+    Refused(SnapshotOutcome, String),
+    #[error("the stream was lost: {0}")]
+    Lost(Status),
+    #[error("it took longer than {0:?}")]
+    TooSlow(Duration),
+}
+
+impl SnapshotSender {
+    /// A sender of `store`'s snapshots, at `bytes_per_s` at most.
+    pub(crate) fn new(
+        membership: Membership,
+        store: Arc<DropNotify<Store>>,
+        mailboxes: Mailboxes,
+        counts: Arc<TransportCounters>,
+        bytes_per_s: u64,
+    ) -> Self {
+        let slots = Semaphore::new(STREAMS_MAX);
+        let rate = ByteRate::new(bytes_per_s);
+        Self { membership, store, mailboxes, counts, rate, slots }
+    }
+
+    /// Sends what is wanted, until no more can be. All that is under way ends with this task.
+    pub(crate) async fn run(self, mut wanted: mpsc::UnboundedReceiver<SnapshotSend>) {
+        let sender = Arc::new(self);
+        let mut streams = JoinSet::new();
+        while let Some(send) = wanted.recv().await {
+            while streams.try_join_next().is_some() {}
+            let mut report = SendReport::new(&sender.mailboxes, &send);
+            let sender = Arc::clone(&sender);
+            // Tasks that wait are few: a region has one snapshot for each of its replicas.
+            streams.spawn(async move {
+                let sent = sender.send(send, &report).await;
+                report.ok = sent.is_ok();
+                sender.note(&report, &sent);
+            });
+        }
+    }
+
+    fn note(&self, report: &SendReport, sent: &Result<u64, SendError>) {
+        let (region, to) = (report.region, report.to);
+        match sent {
+            Ok(bytes) => tracing::info!(%region, %to, bytes, "a snapshot was sent"),
+            Err(error @ (SendError::NoSlot | SendError::Refused(..))) => {
+                tracing::debug!(%region, %to, "a snapshot is not sent: {error}");
+            }
+            Err(error) => tracing::warn!(%region, %to, "a snapshot was not sent: {error}"),
+        }
+        self.counts.count_snapshot_sent(sent.as_ref().ok().copied());
+    }
+
+    async fn send(&self, send: SnapshotSend, report: &SendReport) -> Result<u64, SendError> {
+        // In the order in which they were asked for.
+        let slot = tokio::time::timeout(SLOT_WAIT, self.slots.acquire()).await;
+        let Ok(Ok(_slot)) = slot else { return Err(SendError::NoSlot) };
+        let mut envelope = send.envelope;
+        let region = envelope.region;
+        let source = SnapshotSource::open(Arc::clone(&self.store), region);
+        let mut source = source.await.map_err(SendError::Source)?;
+        // The receiver would hold a log beyond its own term.
+        if source.head.term > envelope.message.term {
+            return Err(SendError::LaterTerm);
+        }
+        envelope.message.snapshot = Some(Box::new(source.head.clone()));
+        let seconds = source.bytes / BYTES_PER_S_LEAST;
+        let deadline = DEADLINE_LEAST + Duration::from_secs(seconds);
+        let sent = self.stream(envelope, &mut source, report);
+        let sent = tokio::time::timeout(deadline, sent).await;
+        sent.unwrap_or(Err(SendError::TooSlow(deadline)))
+    }
+
+    /// Streams the rows of `source`; how many bytes there were.
+    async fn stream(
+        &self,
+        envelope: Envelope,
+        source: &mut SnapshotSource,
+        report: &SendReport,
+    ) -> Result<u64, SendError> {
+        let index = source.head.index;
+        let to = envelope.to.store;
+        let mut client = self.connect(to).await?;
+        let (parts, body) = mpsc::channel(1);
+        let offer = self.offer(envelope, source);
+        parts.try_send(offer).expect("the channel has room for one part");
+        let verdicts = client.snapshot(ReceiverStream::new(body)).await.map_err(SendError::Lost)?;
+        let mut stream = SnapshotStream { parts, verdicts: verdicts.into_inner() };
+        stream.expect(SnapshotOutcome::SnapshotGo).await?;
+        report.begun(index);
+        let (mut sent, mut taken, mut bytes) = (0, 0, 0);
+        loop {
+            let part = source.next().await.map_err(SendError::Source)?;
+            match part {
+                SourcePart::Rows(rows) => {
+                    if sent - taken >= CHUNKS_IN_FLIGHT {
+                        stream.expect(SnapshotOutcome::SnapshotTaken).await?;
+                        taken += 1;
+                    }
+                    self.rate.take(rows.len()).await;
+                    bytes += rows.len() as u64;
+                    let chunk = peers::SnapshotChunk { number: sent, rows };
+                    stream.send(peers::snapshot_part::Part::Chunk(chunk)).await?;
+                    sent += 1;
+                }
+                SourcePart::End(end) => {
+                    let SnapshotEnd { rows, bytes, digest } = end;
+                    let end = peers::SnapshotEnd { rows, bytes, digest };
+                    stream.send(peers::snapshot_part::Part::End(end)).await?;
+                    break;
+                }
+            }
+        }
+        for _ in taken..sent {
+            stream.expect(SnapshotOutcome::SnapshotTaken).await?;
+        }
+        stream.expect(SnapshotOutcome::SnapshotStaged).await?;
+        Ok(bytes)
+    }
+
+    /// A connection of its own: a vote never waits behind rows.
+    async fn connect(&self, to: StoreId) -> Result<PeersClient<Channel>, SendError> {
+        let mut last = SendError::Connect("the store has no address".to_owned());
+        for address in self.membership.addresses(to) {
+            match connect(&address).await {
+                Ok(channel) => {
+                    return Ok(
+                        PeersClient::new(channel).max_encoding_message_size(PEER_MESSAGE_BYTES_MAX)
+                    );
+                }
+                Err(error) => last = SendError::Connect(format!("{address}: {error}")),
+            }
+        }
+        Err(last)
+    }
+
+    fn offer(&self, envelope: Envelope, source: &SnapshotSource) -> SnapshotPart {
+        let (id, (uuid, run)) = (self.membership.id(), self.membership.run());
+        let offer = peers::SnapshotOffer {
+            cluster_id: id.cluster_id,
+            from_store: id.store.0,
+            to_store: envelope.to.store.0,
+            uuid: uuid_to_wire(uuid),
+            starts: run.starts,
+            nonce: run.nonce,
+            message: Some(convert::to_wire(envelope)),
+            rows: source.rows,
+            bytes: source.bytes,
+        };
+        SnapshotPart { part: Some(peers::snapshot_part::Part::Offer(offer)) }
+    }
+}
+
+async fn connect(address: &str) -> Result<Channel, tonic::transport::Error> {
+    dial::endpoint(address, CONNECT_TIMEOUT)?
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .connect()
+        .await
+}
+
+/// Both directions of one stream.
+struct SnapshotStream {
+    parts: mpsc::Sender<SnapshotPart>,
+    verdicts: Streaming<SnapshotVerdict>,
+}
+
+impl SnapshotStream {
+    async fn send(&mut self, part: peers::snapshot_part::Part) -> Result<(), SendError> {
+        if self.parts.send(SnapshotPart { part: Some(part) }).await.is_ok() {
+            return Ok(());
+        }
+        // The receiver has ended the stream, and says why.
+        loop {
+            self.verdict().await?;
+        }
+    }
+
+    /// The next verdict, which must be this one.
+    async fn expect(&mut self, expected: SnapshotOutcome) -> Result<(), SendError> {
+        let (outcome, reason) = self.verdict().await?;
+        if outcome == expected { Ok(()) } else { Err(SendError::Refused(outcome, reason)) }
+    }
+
+    /// The next verdict, if it does not end the stream.
+    async fn verdict(&mut self) -> Result<(SnapshotOutcome, String), SendError> {
+        let verdict = self.verdicts.message().await.map_err(SendError::Lost)?;
+        let verdict = verdict.ok_or_else(|| SendError::Lost(Status::aborted("it ended")))?;
+        let outcome = SnapshotOutcome::try_from(verdict.outcome);
+        let outcome = outcome.map_err(|_| SendError::Lost(Status::internal("unknown outcome")))?;
+        match outcome {
+            SnapshotOutcome::SnapshotGo
+            | SnapshotOutcome::SnapshotTaken
+            | SnapshotOutcome::SnapshotStaged => Ok((outcome, verdict.reason)),
+            _ => Err(SendError::Refused(outcome, verdict.reason)),
+        }
+    }
+}
+
+/// Reports to a region how its snapshot ended: when it is dropped, so that the report leaves also
+/// if the task is aborted. Without it the region would wait for ever.
+struct SendReport {
+    mailboxes: Mailboxes,
+    region: RegionId,
+    to: PeerId,
+    number: u64,
+    ok: bool,
+}
+
+impl SendReport {
+    fn new(mailboxes: &Mailboxes, send: &SnapshotSend) -> Self {
+        let (region, to) = (send.envelope.region, send.envelope.to.id);
+        Self { mailboxes: mailboxes.clone(), region, to, number: send.number, ok: false }
+    }
+
+    /// The receiver takes the rows, which are as of this entry.
+    fn begun(&self, index: flotilla_region::Index) {
+        let &Self { region, to, number, .. } = self;
+        self.mailboxes.complete_all([Event::SnapshotBegun { region, to, number, index }]);
+    }
+}
+
+impl Drop for SendReport {
+    fn drop(&mut self) {
+        let &mut Self { region, to, number, ok, .. } = self;
+        self.mailboxes.complete_all([Event::SnapshotSent { region, to, number, ok }]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::time::Instant;
+
+    use flotilla_region::{Descriptor, Epoch, Message, MessageKind, Peer, Space, Term};
+    use flotilla_vfs::fault::FaultFs;
+
+    use super::*;
+    use crate::driver::mailbox::OpenLanes;
+    use crate::driver::shard_message::ShardMessage;
+    use crate::test_store;
+
+    fn region(id: u64, space: Space) -> Descriptor {
+        let peer = |store| Peer { id: PeerId(id * 100 + store), store: StoreId(store) };
+        Descriptor {
+            id: RegionId(id),
+            space,
+            start: "".into(),
+            end: "".into(),
+            epoch: Epoch { conf_version: 1, version: 1 },
+            peers: vec![peer(1), peer(2)],
+        }
+    }
+
+    fn wish(number: u64) -> SnapshotSend {
+        let region = region(2, Space::Raw);
+        let message = Message { kind: MessageKind::Snapshot, term: Term(9), ..Message::default() };
+        let envelope = Envelope {
+            region: region.id,
+            from: region.peers[0],
+            to: region.peers[1],
+            epoch: region.epoch,
+            gc_floor: flotilla_region::Index(0),
+            range: None,
+            message,
+        };
+        SnapshotSend { number, envelope }
+    }
+
+    /// More than there are places for, to a store that has no address, by a sender that ends.
+    #[tokio::test]
+    async fn a_region_hears_of_each_snapshot_that_is_not_sent() {
+        let disk = FaultFs::new(1);
+        let regions = [region(1, Space::System), region(2, Space::Raw)];
+        let (store, membership) = test_store::open_member(&disk, &regions);
+        let mailboxes = Mailboxes::new(1, 1 << 20);
+        let sender = SnapshotSender::new(membership, store, mailboxes.clone(), Arc::default(), 0);
+        let (wanted, wishes) = mpsc::unbounded_channel();
+        let count = STREAMS_MAX as u64 + 2;
+        (0..count).for_each(|number| wanted.send(wish(number)).unwrap());
+        drop(wanted);
+        sender.run(wishes).await;
+        let (mut events, mut told) = (VecDeque::new(), Vec::new());
+        // A task that was aborted ends at its next await.
+        while told.len() < count as usize {
+            tokio::task::yield_now().await;
+            let open = OpenLanes { appends: true, clients: true };
+            mailboxes.at(0).take(&mut events, open, Some(Instant::now()));
+            for message in events.drain(..) {
+                let ShardMessage::Event(Event::SnapshotSent { number, ok: false, to, .. }) =
+                    message
+                else {
+                    panic!("no stream began")
+                };
+                assert_eq!(to, PeerId(202));
+                told.push(number);
+            }
+        }
+        told.sort_unstable();
+        assert_eq!(told, (0..count).collect::<Vec<_>>());
+    }
+}

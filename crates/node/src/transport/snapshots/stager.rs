@@ -1,0 +1,144 @@
+//! Stages the rows of a snapshot that comes, on a thread that may block, and answers each part.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use flotilla_proto::peers;
+use flotilla_proto::peers::{SnapshotOutcome, SnapshotVerdict};
+use flotilla_region::{Envelope, Event, RegionSize, StageId};
+use flotilla_store::{SnapshotEnd, StageOffer, Store};
+use tokio::sync::mpsc;
+use tonic::Status;
+
+use crate::driver::shard_message::Mailboxes;
+use crate::drop_notify::DropNotify;
+
+/// A range that another region holds is mostly about to be free: its split is being applied. The
+/// offer waits so long for it, and looks so often.
+const HELD_WAIT: Duration = Duration::from_secs(2);
+const HELD_LOOK: Duration = Duration::from_millis(20);
+
+/// A part that comes behind the offer.
+pub(super) enum StagerPart {
+    Chunk(peers::SnapshotChunk),
+    End(peers::SnapshotEnd),
+}
+
+/// One stage, before its thread runs.
+pub(super) struct SnapshotStager {
+    pub(super) store: Arc<DropNotify<Store>>,
+    pub(super) mailboxes: Mailboxes,
+    pub(super) answers: mpsc::Sender<Result<SnapshotVerdict, Status>>,
+}
+
+/// A stage that is dropped, but for one whose snapshot has come whole.
+struct StageGuard<'a> {
+    store: &'a Store,
+    stage: Option<StageId>,
+}
+
+impl Drop for StageGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(stage) = self.stage.take() {
+            self.store.discard_stage(stage);
+        }
+    }
+}
+
+/// Why no more is taken: an outcome with words, or the sender is gone.
+type Refusal = Option<(SnapshotOutcome, String)>;
+
+impl SnapshotStager {
+    /// Takes a snapshot of `size` bytes, about. Returns the bytes of its rows if all were staged.
+    /// Where the parts end before that, nothing is left.
+    pub(super) fn run(
+        self,
+        envelope: Envelope,
+        size: RegionSize,
+        parts: mpsc::Receiver<StagerPart>,
+    ) -> Option<u64> {
+        match self.stage(envelope, size, parts) {
+            Ok(bytes) => Some(bytes),
+            Err(Some((outcome, reason))) => {
+                self.answer(outcome, 0, reason);
+                None
+            }
+            Err(None) => None,
+        }
+    }
+
+    fn stage(
+        &self,
+        envelope: Envelope,
+        size: RegionSize,
+        mut parts: mpsc::Receiver<StagerPart>,
+    ) -> Result<u64, Refusal> {
+        let stage = self.begin(&envelope, size)?;
+        let mut guard = StageGuard { store: &self.store, stage: Some(stage) };
+        let from = envelope.from.store;
+        tracing::info!(region = %envelope.region, %from, bytes = size.bytes, "a snapshot comes");
+        self.answer(SnapshotOutcome::SnapshotGo, 0, String::new());
+        let (mut number, mut bytes) = (0, 0);
+        let end = loop {
+            match parts.blocking_recv() {
+                None => return Err(None),
+                Some(StagerPart::End(end)) => break end,
+                Some(StagerPart::Chunk(chunk)) => {
+                    if chunk.number != number {
+                        return failed(format!("chunk {} comes for {number}", chunk.number));
+                    }
+                    bytes += chunk.rows.len() as u64;
+                    let staged = self.store.stage_chunk(stage, chunk.rows);
+                    staged.or_else(|error| failed(error.to_string()))?;
+                    self.answer(SnapshotOutcome::SnapshotTaken, number, String::new());
+                    number += 1;
+                }
+            }
+        };
+        let peers::SnapshotEnd { rows, bytes: row_bytes, digest } = end;
+        let end = SnapshotEnd { rows, bytes: row_bytes, digest };
+        let finished = self.store.finish_stage(stage, end);
+        finished.or_else(|error| failed(error.to_string()))?;
+        // From here on the region has it, and installs or discards it.
+        guard.stage = None;
+        let region = envelope.region;
+        self.mailboxes.complete_all([Event::SnapshotStaged { envelope, stage }]);
+        tracing::info!(%region, bytes, "a snapshot has come");
+        self.answer(SnapshotOutcome::SnapshotStaged, 0, String::new());
+        Ok(bytes)
+    }
+
+    /// Has the store begin a stage, and waits if another region holds the range.
+    fn begin(&self, envelope: &Envelope, size: RegionSize) -> Result<StageId, Refusal> {
+        let head = envelope.message.snapshot.as_ref().expect("an offer without one is refused");
+        let until = Instant::now() + HELD_WAIT;
+        loop {
+            let offered = self.store.begin_stage(envelope.to.id, head, size);
+            match offered.or_else(|error| failed(error.to_string()))? {
+                StageOffer::Go(stage) => return Ok(stage),
+                StageOffer::Busy => {
+                    let reason = "a snapshot of the region is not installed yet".to_owned();
+                    return Err(Some((SnapshotOutcome::SnapshotBusy, reason)));
+                }
+                StageOffer::Held(_) if Instant::now() < until && !self.answers.is_closed() => {
+                    thread::sleep(HELD_LOOK);
+                }
+                StageOffer::Held(by) => {
+                    let reason = format!("region {by} holds a part of the range");
+                    return Err(Some((SnapshotOutcome::SnapshotHeld, reason)));
+                }
+            }
+        }
+    }
+
+    /// An error means that the sender is gone, which the parts tell as well.
+    fn answer(&self, outcome: SnapshotOutcome, number: u64, reason: String) {
+        let verdict = SnapshotVerdict { outcome: outcome.into(), number, reason };
+        let _ = self.answers.blocking_send(Ok(verdict));
+    }
+}
+
+fn failed<T>(reason: String) -> Result<T, Refusal> {
+    Err(Some((SnapshotOutcome::SnapshotFailed, reason)))
+}

@@ -1,0 +1,194 @@
+//! The work of a store: tasks, one at a time, and steps of its core.
+
+use flotilla_store::AppliedReplica;
+
+use super::{COMPARED_OF, GREET_US_MAX, SimNode};
+use crate::event_queue::SimTime;
+use crate::executor::ChangedRows;
+use crate::layout;
+use crate::reference_model::ReferenceModel;
+use crate::task::{Outbox, StopReason, Task};
+use crate::workload::ClientWorkload;
+
+impl SimNode {
+    /// Does one piece of work. The power may go behind it.
+    pub(crate) fn act(
+        &mut self,
+        task: Task,
+        now: SimTime,
+        reference_model: &mut ReferenceModel,
+        workload: &ClientWorkload,
+        out: &mut Outbox,
+    ) -> Result<(), StopReason> {
+        self.work(task, now, reference_model, workload, out)?;
+        let Some(running) = &mut self.running else { return Ok(()) };
+        let passed = running.executor.take_arrow();
+        if passed.is_some() && passed == running.cut_at_arrow {
+            running.cut_at_arrow = None;
+            self.coverage.snapshots.cuts_at_arrows += 1;
+            return Err(StopReason::Died);
+        }
+        Ok(())
+    }
+
+    fn work(
+        &mut self,
+        task: Task,
+        now: SimTime,
+        reference_model: &mut ReferenceModel,
+        workload: &ClientWorkload,
+        out: &mut Outbox,
+    ) -> Result<(), StopReason> {
+        if matches!(task, Task::Bootstrap) {
+            return self.step_bootstrap(now, reference_model, out);
+        }
+        let Some(running) = &mut self.running else { return Ok(()) };
+        match task {
+            Task::Bootstrap => {}
+            Task::Greet => {
+                running.handshakes.greet(out);
+                out.tasks.push((self.rng.u64(1..=GREET_US_MAX), Task::Greet));
+            }
+            Task::Step => return self.step(now, reference_model, workload, out),
+            Task::Wake(moment) => {
+                // A later step has asked for another moment; this wake-up is of an earlier wish.
+                if running.wake != Some(moment) {
+                    return Ok(());
+                }
+                running.wake = None;
+                return self.step(now, reference_model, workload, out);
+            }
+            Task::Post(events) => {
+                running.inbox.extend(events);
+                self.schedule_step(out);
+            }
+            Task::Flush => {
+                if let Some(operations) = running.cut_in_flush.take() {
+                    self.fs.cut_power_after(operations);
+                }
+                running.executor.flush(now, out).map_err(|error| self.stop(&error))?;
+            }
+            Task::Fetch(fetch) => {
+                running.executor.fetch(&fetch, out).map_err(|error| self.stop(&error))?;
+            }
+            Task::Apply => return self.apply(now, reference_model, out),
+            Task::Read(grant) => {
+                let request = workload.request(grant.ticket);
+                let read = running.executor.read(grant, request, out);
+                read.map_err(|error| {
+                    StopReason::CheckFailure(format!("a granted read failed: {error}"))
+                })?;
+            }
+            Task::Maintain => {
+                running.executor.maintain(now, out).map_err(|error| self.stop(&error))?;
+            }
+            Task::Purge => {
+                running.executor.purge(now, out).map_err(|error| self.stop(&error))?;
+            }
+            Task::Checkpoint
+            | Task::Admit(_)
+            | Task::SendSnapshot(_)
+            | Task::SendSnapshots
+            | Task::EndSending(_)
+            | Task::EndReceiving(_) => return self.work_for_snapshot(task, out),
+            Task::DispatchEffects => {
+                running.dispatch_effects(
+                    self.clock,
+                    now,
+                    layout::id(self.place),
+                    reference_model,
+                    out,
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    fn work_for_snapshot(&mut self, task: Task, out: &mut Outbox) -> Result<(), StopReason> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        match task {
+            Task::Checkpoint => running.executor.checkpoint(out),
+            Task::Admit(envelope) => running.executor.admit(*envelope, out),
+            Task::SendSnapshot(send) => {
+                return running.queue_snapshot(*send, out).map_err(|error| self.unread(&error));
+            }
+            Task::SendSnapshots => {
+                return running.begin_snapshots(out).map_err(|error| self.unread(&error));
+            }
+            Task::EndSending(stream) => {
+                running.end_outgoing(stream, false, out);
+                Ok(())
+            }
+            Task::EndReceiving(stream) => {
+                running.end_incoming(stream, out);
+                Ok(())
+            }
+            task => unreachable!("{task:?} is of another kind"),
+        }
+        .map_err(|error| self.stop(&error))
+    }
+
+    fn apply(
+        &mut self,
+        now: SimTime,
+        reference_model: &ReferenceModel,
+        out: &mut Outbox,
+    ) -> Result<(), StopReason> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        let changed = running.executor.apply(now, out);
+        let ChangedRows { applied, has_installed } = changed.map_err(|error| self.stop(&error))?;
+        if has_installed {
+            self.compare_all(reference_model)?;
+        }
+        for AppliedReplica { region, changes, .. } in applied {
+            if self.rng.u32(..COMPARED_OF) == 0 {
+                self.compare(region, reference_model)?;
+            }
+            if !changes.is_empty() {
+                self.compare_all(reference_model)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        now: SimTime,
+        reference_model: &mut ReferenceModel,
+        workload: &ClientWorkload,
+        out: &mut Outbox,
+    ) -> Result<(), StopReason> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        running.is_step_scheduled = false;
+        running.effects.clear();
+        running.stall.note_terms(&running.shard);
+        running.shard.step(self.clock.read(now), running.inbox.drain(..), &mut running.effects);
+        // The walk over all entries, for which the node has no time.
+        running.shard.check_invariants();
+        if !running.effects.ranges.is_empty() {
+            let shard = &running.shard;
+            layout::check_disjoint(shard.regions().filter_map(|region| shard.descriptor(region)))
+                .map_err(StopReason::CheckFailure)?;
+        }
+        let store = layout::id(self.place);
+        for role in &running.effects.roles {
+            if role.is_leader {
+                self.coverage.leaderships += 1;
+                reference_model
+                    .lead(role.region, role.term, store)
+                    .map_err(StopReason::CheckFailure)?;
+            }
+        }
+        // When they are handed out, not when they are applied: a crash in between must not hide an
+        // entry that this replica took for committed.
+        for task in &running.effects.apply {
+            reference_model
+                .agree(store, task, |ticket| workload.command(ticket))
+                .map_err(StopReason::CheckFailure)?;
+        }
+        if running.stall.begins(&running.effects, out) {
+            return Ok(());
+        }
+        running.dispatch_effects(self.clock, now, store, reference_model, out)
+    }
+}
