@@ -108,6 +108,7 @@ fn kind_to_raft(kind: MessageKind) -> eraftpb::MessageType {
         MessageKind::RequestVoteResponse => Raft::MsgRequestVoteResponse,
         MessageKind::Heartbeat => Raft::MsgHeartbeat,
         MessageKind::HeartbeatResponse => Raft::MsgHeartbeatResponse,
+        MessageKind::TimeoutNow => Raft::MsgTimeoutNow,
         MessageKind::ReadIndex => Raft::MsgReadIndex,
         MessageKind::ReadIndexResponse => Raft::MsgReadIndexResp,
         MessageKind::RequestPreVote => Raft::MsgRequestPreVote,
@@ -115,7 +116,7 @@ fn kind_to_raft(kind: MessageKind) -> eraftpb::MessageType {
     }
 }
 
-/// Raft is never asked for a snapshot, a transfer or to forward a proposal, so it sends none.
+/// Raft is never asked for a snapshot or to forward a proposal, so it sends none.
 fn kind_from_raft(kind: eraftpb::MessageType) -> MessageKind {
     let number = u32::try_from(kind as i32).expect("eraftpb numbers no kind below 0");
     MessageKind::from_number(number)

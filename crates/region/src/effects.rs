@@ -37,6 +37,8 @@ pub struct Effects {
     pub split_wishes: Vec<SplitWish>,
     /// Reads that may now take their snapshot, and not before.
     pub reads: Vec<ReadGrant>,
+    /// Transfers of leadership that are done: another replica leads.
+    pub transferred: Vec<LeaderTransferred>,
     /// Requests that are not served.
     pub rejected: Vec<(Ticket, Reject)>,
     /// Leaders that came and went.
@@ -60,6 +62,7 @@ impl Effects {
         self.apply.clear();
         self.split_wishes.clear();
         self.reads.clear();
+        self.transferred.clear();
         self.rejected.clear();
         self.roles.clear();
         self.lost_logs.clear();
@@ -79,6 +82,7 @@ impl Effects {
             && self.apply.is_empty()
             && self.split_wishes.is_empty()
             && self.reads.is_empty()
+            && self.transferred.is_empty()
             && self.rejected.is_empty()
             && self.roles.is_empty()
             && self.lost_logs.is_empty()
@@ -224,6 +228,17 @@ pub struct ReadGrant {
     pub follower: bool,
     /// The snapshot must have applied at least up to here.
     pub index: Index,
+}
+
+/// A transfer of leadership that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaderTransferred {
+    /// The region.
+    pub region: RegionId,
+    /// The request.
+    pub ticket: Ticket,
+    /// The leader now: mostly the one that was asked for.
+    pub leader: Peer,
 }
 
 /// Another leader, another term, or both.

@@ -5,10 +5,12 @@ use bytes::Bytes;
 use crate::admin_command::SplitError;
 use crate::descriptor::{Descriptor, Peer};
 use crate::ids::{Index, PeerId, RegionId};
+use crate::leader_transfer::TransferError;
 
-/// Why a request was not served. It had no effect and will have none.
+/// Why a request was not served. It had no effect and will have none, but for a transfer of
+/// leadership that was not done in time.
 ///
-/// The checks are made in the order of the variants, but for the last five.
+/// The checks are made in the order of the variants, but for the last six.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reject {
     /// No such region here. The client looks it up again.
@@ -64,6 +66,9 @@ pub enum Reject {
     /// The region cannot be split in this way.
     #[error(transparent)]
     InvalidSplit(SplitError),
+    /// The region's leadership cannot be transferred so, or was not in time.
+    #[error(transparent)]
+    InvalidTransfer(TransferError),
     /// No quorum, or no leader, confirmed the read in time. The client repeats it.
     #[error("the read index was not confirmed in time")]
     ReadIndexNotReady,

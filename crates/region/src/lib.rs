@@ -26,8 +26,8 @@
 //! - No message from another store makes it panic. A broken invariant of its own does, and must end
 //!   the process.
 //!
-//! There are no membership changes, leader transfers and snapshots between stores yet. Until there
-//! are, a replica keeps every entry that any other one lacks.
+//! There are no membership changes and snapshots between stores yet. Until there are, a replica
+//! keeps every entry that any other one lacks.
 
 mod admin_command;
 mod applying;
@@ -45,6 +45,7 @@ mod event;
 mod held_votes;
 mod ids;
 mod invariants;
+mod leader_transfer;
 mod lease;
 mod log_fetches;
 mod log_window;
@@ -68,13 +69,14 @@ pub use admin_command::{
 pub use config::{Config, InvalidConfig, QueueLimits, ReadConfig, SplitLimits, WindowConfig};
 pub use descriptor::{Descriptor, Epoch, Peer, RegionSize, Space};
 pub use effects::{
-    ApplyTask, Committed, Compaction, Effects, LogFetch, LogWrite, LostLog, NewReplica, ReadGrant,
-    ReplicaBirth, RoleChange, SplitReason, SplitWish, WildTerm,
+    ApplyTask, Committed, Compaction, Effects, LeaderTransferred, LogFetch, LogWrite, LostLog,
+    NewReplica, ReadGrant, ReplicaBirth, RoleChange, SplitReason, SplitWish, WildTerm,
 };
 pub use entry::{EntryKind, HardState, LogEntry};
 pub use error::{CreateReplicaError, Reject};
 pub use event::{Event, KeySpan, RegionChange, RequestPrecondition};
 pub use ids::{Index, PeerId, RegionId, StoreId, Term, Ticket, Time};
+pub use leader_transfer::TransferError;
 pub use message::{Envelope, Message, MessageKind};
 pub use recovered_replica::{RecoveredReplica, SPLIT_INDEX, SPLIT_TERM, UnbornReplica};
 pub use shard::Shard;

@@ -296,6 +296,7 @@ impl Shard {
             }
             Event::Persisted { number, .. } => replica.persisted(number),
             Event::Split { ticket, split, .. } => replica.propose_split(ticket, split, step),
+            Event::TransferLeader { to, ticket, .. } => replica.transfer_leader(to, ticket, step),
             Event::Applied { index, changes, size, .. } => {
                 replica.applied(index, changes, size, step);
             }
@@ -320,6 +321,10 @@ impl Shard {
             | Event::Read { ticket, .. }
             | Event::Split { ticket, .. } => {
                 effects.rejected.push((ticket, Reject::RegionNotFound(region)));
+            }
+            Event::TransferLeader { ticket, .. } => {
+                let why = Reject::RegionNotFound(region);
+                effects.rejected.extend(ticket.map(|ticket| (ticket, why)));
             }
             // A checkpoint may have the rows of a split before its replica is here, which begins
             // with the index that it reports.

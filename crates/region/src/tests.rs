@@ -9,4 +9,5 @@ mod machine;
 mod promises;
 mod reads;
 mod splits;
+mod transfers;
 mod writes;
