@@ -8,6 +8,7 @@ use flotilla_region::{MessageKind, RegionId};
 
 use crate::network::{NetworkConditions, Partition};
 use crate::node::{DirectorySwap, OperatorFlags};
+use crate::transfer_planner::TransferPlanner;
 
 /// One mishap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +115,7 @@ pub(crate) struct Swarm {
 struct ExtraFaults {
     rng: Rng,
     kinds: Vec<(FaultKind, MeanInterval)>,
+    transfers: TransferPlanner,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,7 +227,7 @@ impl Swarm {
             drift_ppm: vec![0; stores],
             wrong_flags: None,
             kinds: Vec::new(),
-            extra: ExtraFaults { rng, kinds: Vec::new() },
+            extra: ExtraFaults { rng, kinds: Vec::new(), transfers: TransferPlanner::idle() },
             ..swarm
         }
     }
@@ -241,6 +243,16 @@ impl Swarm {
         let mut rng = self.extra.rng.fork();
         let (delay_us, kind) = next_kind(&self.extra.kinds, &mut rng)?;
         Some((delay_us, self.fault(kind, &mut rng)))
+    }
+
+    /// The transfers of leadership.
+    pub(crate) fn transfers(&mut self) -> &mut TransferPlanner {
+        &mut self.extra.transfers
+    }
+
+    /// No leader is transferred by hand.
+    pub(crate) fn without_transfers(&mut self) {
+        self.extra.transfers = TransferPlanner::idle();
     }
 
     fn fault(&self, kind: FaultKind, rng: &mut Rng) -> Fault {
@@ -339,7 +351,8 @@ fn draw_extra(mut rng: Rng) -> ExtraFaults {
         (FaultKind::DirectorySwap, 3 * SECOND_US),
     ];
     let kinds = draw_kinds(&mut rng, &of);
-    ExtraFaults { rng, kinds }
+    let transfers = TransferPlanner::draw(rng.clone().u64(..));
+    ExtraFaults { rng, kinds, transfers }
 }
 
 /// Draws which of the kinds is next, and how long until then.

@@ -8,5 +8,6 @@ mod first_messages;
 mod leaders;
 mod requests;
 mod scenario;
+mod transfers;
 
 use scenario::{DATA, Scenario};
