@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flotilla_proto::peers::operator_server::OperatorServer as OperatorGrpc;
 use flotilla_proto::peers::peers_server::PeersServer;
 use flotilla_proto::peers::status_server::StatusServer as StatusGrpc;
 use flotilla_vfs::FileSystem;
@@ -30,6 +31,7 @@ use crate::net::connection::ServerStop;
 use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 use crate::net::listen::{self, ServerLimits};
 use crate::pd::{self, PlacementDriver};
+use crate::service::operator::OperatorServer;
 use crate::service::rawkv::RawKv;
 use crate::start::{OpenedStore, StartError, bind, check_given, open_directory, open_store};
 use crate::status::health::HealthWatch;
@@ -276,7 +278,8 @@ impl Node {
         self.failure.is_refusal()
     }
 
-    /// Takes no more requests, finishes those under way, drains the queues, makes a checkpoint.
+    /// Hands the regions that it leads over to stores that can take them, takes no more requests,
+    /// finishes those under way, drains the queues, makes a checkpoint.
     ///
     /// # Errors
     ///
@@ -284,10 +287,26 @@ impl Node {
     /// lost by either.
     pub async fn shutdown(self) -> Result<(), String> {
         tracing::info!(name = self.membership.name(), "the node stops");
+        self.hand_over().await;
         self.health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
         self.stop.send_replace(ServerStop::Listening);
         self.router.finish(FINISH_TIMEOUT).await;
         self.end(NodeThreads::finish).await
+    }
+
+    /// Has other stores lead what this one leads: else each of its regions would be without a leader
+    /// for an election timeout.
+    async fn hand_over(&self) {
+        let time_limit = Duration::from_millis(self.resolved.config.limits.hand_over_ms);
+        if time_limit.is_zero() {
+            return;
+        }
+        self.placement.announce_stop();
+        let began = Instant::now();
+        let leaders = self.router.hand_over_leaders(time_limit).await;
+        if leaders > 0 {
+            tracing::info!(leaders, ms = %began.elapsed().as_millis(), "leaders are handed over");
+        }
     }
 
     /// Ends at once, as a crash of the process would: nothing that is queued is finished.
@@ -392,6 +411,7 @@ fn services(
         .add_service(placement.keyspace_server())
         .add_service(peers)
         .add_service(StatusGrpc::new(status))
+        .add_service(OperatorGrpc::new(OperatorServer { router: router.clone() }))
         .add_service(health_server)
         .add_service(reflection)
         .prepare();

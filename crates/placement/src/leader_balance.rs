@@ -63,11 +63,11 @@ struct LastStep {
 }
 
 /// Who leads what, with the steps under way counted as done.
-struct LeaderCounts {
+struct LeaderCounts<'a> {
     /// How many regions each store leads that can lead more, or fewer.
     counts: BTreeMap<u64, usize>,
     /// The regions that may be moved, by the store that leads them.
-    movable: BTreeMap<u64, Vec<(u64, Vec<ReplicaInfo>)>>,
+    movable: BTreeMap<u64, Vec<(u64, &'a [ReplicaInfo])>>,
     outgoing: BTreeMap<u64, usize>,
     incoming: BTreeMap<u64, usize>,
 }
@@ -107,7 +107,12 @@ impl LeaderBalance {
     }
 
     /// Counts the leaders; none if the view has a hole or a region without a leader.
-    fn look(&mut self, now_ms: u64, view: &ClusterView, here: u64) -> Option<LeaderCounts> {
+    fn look<'a>(
+        &mut self,
+        now_ms: u64,
+        view: &'a ClusterView,
+        here: u64,
+    ) -> Option<LeaderCounts<'a>> {
         let LeaderBalanceLimits { rest_ms, step_ms, .. } = self.limits;
         self.steps.retain(|_, last| now_ms.saturating_sub(last.at_ms) < rest_ms);
         let able = view.stores().map(|store| store.id).filter(|id| view.may_lead(now_ms, *id));
@@ -141,7 +146,7 @@ impl LeaderBalance {
                     leads.count(leader?.store);
                 }
                 None => {
-                    let (region, replicas) = (route.region.id, route.region.replicas.clone());
+                    let (region, replicas) = (route.region.id, &route.region.replicas[..]);
                     let store = leader?.store;
                     leads.count(store);
                     leads.movable.entry(store).or_default().push((region, replicas));
@@ -152,7 +157,7 @@ impl LeaderBalance {
     }
 }
 
-impl LeaderCounts {
+impl LeaderCounts<'_> {
     fn count(&mut self, store: u64) {
         if let Some(count) = self.counts.get_mut(&store) {
             *count += 1;

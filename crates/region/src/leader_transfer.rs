@@ -38,8 +38,9 @@ pub enum TransferError {
     /// It lacks too much of the log.
     #[error("the log of peer {0} is too far behind")]
     Lagging(PeerId),
-    /// No voter was named, and none can take over.
-    #[error("no other voter of the region can take over now")]
+    /// No voter was named, and none has answered of late: the leader has lost its quorum, or is the
+    /// only voter.
+    #[error("no other voter of the region has answered of late")]
     NoCandidate,
     /// The other one did not take over within an election timeout, and the region goes on without.
     /// It may still do so a little later.
@@ -123,11 +124,13 @@ impl LeaderTransfer {
             Some(peer) if descriptor.peer(peer).is_none() => Err(TransferError::NotVoter(peer)),
             Some(peer) => check(peer),
             None => {
-                let others = descriptor.peers.iter().map(|peer| peer.id);
-                let able = others.filter(|peer| check(*peer).is_ok());
+                let others = || descriptor.peers.iter().map(|peer| peer.id);
+                let able = others().filter(|peer| check(*peer).is_ok());
                 // The first of those that have as much.
                 let best = able.rev().max_by_key(|peer| consensus.matched(*peer));
-                best.ok_or(TransferError::NoCandidate)
+                let lags = |peer| matches!(check(peer), Err(TransferError::Lagging(_)));
+                let late = || others().find(|peer| lags(*peer)).map(TransferError::Lagging);
+                best.ok_or_else(|| late().unwrap_or(TransferError::NoCandidate))
             }
         }
     }

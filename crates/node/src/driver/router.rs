@@ -31,7 +31,7 @@ use crate::driver::id_pool::IdPool;
 use crate::driver::mailbox::Lane;
 use crate::driver::routes::RoutingTable;
 pub use crate::driver::routes::{Leadership, RouteChange};
-use crate::driver::shard_message::ShardMessage;
+use crate::driver::shard_message::{Mailboxes, ShardMessage};
 use crate::driver::tickets::{PendingRequest, TicketAnswer};
 use crate::failure::NodeFailure;
 
@@ -190,7 +190,7 @@ impl Router {
         let result = match self.ask(region, bytes, event, RequestError::Undecided).await {
             Ok(TicketAnswer::Applied(outcome)) => Ok(outcome),
             Ok(TicketAnswer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
-            Ok(TicketAnswer::Granted(_)) => unreachable!("the region grants reads only"),
+            Ok(other) => unreachable!("a proposal ended as {other:?}"),
             Err(error) => Err(error),
         };
         let counts = &self.shared.counts;
@@ -223,7 +223,7 @@ impl Router {
         let result = match self.ask(region, 0, event, late).await {
             Ok(TicketAnswer::Granted(index)) => Ok(self.snapshot(region, index)),
             Ok(TicketAnswer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
-            Ok(TicketAnswer::Applied(_)) => unreachable!("only proposals are applied"),
+            Ok(other) => unreachable!("a read ended as {other:?}"),
             Err(error) => Err(error),
         };
         let counts = &self.shared.counts;
@@ -300,6 +300,11 @@ impl Router {
     /// The ranges and leaders of the regions here.
     pub(super) fn routes(&self) -> &RoutingTable {
         &self.shared.context.routes
+    }
+
+    /// The mailboxes of the shards.
+    pub(super) fn mailboxes(&self) -> &Mailboxes {
+        &self.shared.context.mailboxes
     }
 
     /// When a request that comes now is given up.

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flotilla_region::{Index, Reject, Ticket};
+use flotilla_region::{Index, Peer, Reject, Ticket};
 use flotilla_store::ApplyOutcome;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -22,6 +22,8 @@ pub(crate) enum TicketAnswer {
     Applied(ApplyOutcome),
     /// The read may take its snapshot now, which must have applied this entry.
     Granted(Index),
+    /// Another replica leads the region.
+    Transferred(Peer),
     /// The request was not carried out.
     Rejected(Reject),
 }

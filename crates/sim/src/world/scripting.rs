@@ -20,6 +20,11 @@ impl SimWorld {
         self.network.heal();
     }
 
+    /// Nothing that one store sends reaches the other.
+    pub(crate) fn cut_link(&mut self, from: usize, to: usize) {
+        self.network.cut(&Partition::Link { from, to });
+    }
+
     /// All that a store sends from now on arrives so much later.
     pub(crate) fn slow_down(&mut self, store: usize, us: u64) {
         self.network.slow_down(store, us);
