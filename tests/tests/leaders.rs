@@ -113,6 +113,6 @@ async fn a_store_that_is_alone_or_has_no_quorum_stops_at_once() {
     (0..3).filter(|place| *place != leader).for_each(|place| stores.kill(place));
     let began = Instant::now();
     stores.stop(leader);
-    println!("without a quorum: {:?}\n{}", began.elapsed(), stores.said(leader));
+    println!("without a quorum: {:?}", began.elapsed());
     assert!(!stores.said(leader).contains("handed over"));
 }

@@ -294,8 +294,8 @@ impl Node {
         self.end(NodeThreads::finish).await
     }
 
-    /// Has other stores lead what this one leads: else each of its regions would be without a leader
-    /// for an election timeout.
+    /// Has other stores lead what this one leads: else each of its regions would have no leader for
+    /// an election timeout.
     async fn hand_over(&self) {
         let time_limit = Duration::from_millis(self.resolved.config.limits.hand_over_ms);
         if time_limit.is_zero() {

@@ -2,7 +2,7 @@
 //!
 //! A step moves the lead of one region to another of its stores. Steps are chosen along a path of
 //! stores from one that leads too many to one that leads at least two fewer, so the counts come
-//! within one of each other whenever the places of the replicas allow it, and nothing is moved back.
+//! within one of each other whenever the places of the replicas allow it, and no step is undone.
 //! A step under way counts as done until it is late; then it counts as not made, and its region
 //! rests. The region of placement itself counts where it is led, and is never moved: each move of
 //! it would be a change of the leader of placement.
@@ -62,7 +62,7 @@ struct LastStep {
     is_done: bool,
 }
 
-/// Who leads what, with the steps under way counted as done.
+/// The leaders of each store, with the steps under way counted as done.
 struct LeaderCounts<'a> {
     /// How many regions each store leads that can lead more, or fewer.
     counts: BTreeMap<u64, usize>,

@@ -106,6 +106,11 @@ impl Consensus {
         self.raw.raft.lead_transferee.is_some()
     }
 
+    /// The voter that the lead is handed to.
+    pub(crate) fn transfers_to(&self) -> Option<PeerId> {
+        self.raw.raft.lead_transferee.map(PeerId)
+    }
+
     /// Whether a leader sends a replica entries as they come, and does not probe for where the logs
     /// agree.
     pub(crate) fn replicates_to(&self, peer: PeerId) -> bool {

@@ -10,43 +10,12 @@
 use crate::config::Config;
 use crate::consensus::Consensus;
 use crate::descriptor::{Descriptor, Peer};
+use crate::error::TransferError;
 use crate::ids::{Index, PeerId, Term, Ticket, Time};
 
 /// The most bytes of the log that the next leader may lack. They reach it within a few
 /// milliseconds, and writes wait as long.
 const LACKING_BYTES_MAX: u64 = 64 << 10;
-
-/// Why leadership was not transferred.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TransferError {
-    /// One transfer at a time.
-    #[error("the leader is handing over to peer {0} already")]
-    UnderWay(PeerId),
-    /// The leader is new, and has not applied the entries of its predecessors; a split may be among
-    /// them. It has in a moment.
-    #[error("the leader has just been elected and is still applying its log")]
-    NewLeader,
-    /// A split waits to be applied. It has in a moment.
-    #[error("a split of the region is under way")]
-    Splitting,
-    /// The region has no such voter.
-    #[error("peer {0} is no voter of the region")]
-    NotVoter(PeerId),
-    /// The leader has not heard of it for two heartbeat intervals.
-    #[error("peer {0} has not answered of late")]
-    Silent(PeerId),
-    /// It lacks too much of the log.
-    #[error("the log of peer {0} is too far behind")]
-    Lagging(PeerId),
-    /// No voter was named, and none has answered of late: the leader has lost its quorum, or is the
-    /// only voter.
-    #[error("no other voter of the region has answered of late")]
-    NoCandidate,
-    /// The other one did not take over within an election timeout, and the region goes on without.
-    /// It may still do so a little later.
-    #[error("peer {0} did not take over in time")]
-    TimedOut(PeerId),
-}
 
 /// A transfer that is over.
 pub(crate) struct TransferOutcome {
@@ -112,7 +81,7 @@ impl LeaderTransfer {
         if let Some(pending) = self.pending.as_ref().filter(|_| consensus.is_transferring()) {
             return Err(TransferError::UnderWay(pending.to));
         }
-        // What a predecessor has proposed lies below the first entry of this term.
+        // Splits of a predecessor lie below the first entry of this term.
         if consensus.applied_index() < self.term_start {
             return Err(TransferError::NewLeader);
         }
@@ -166,6 +135,7 @@ impl LeaderTransfer {
         now: Time,
         config: &Config,
     ) {
+        assert!(self.pending.is_none(), "a transfer begins beside another one");
         // Raft counts an election timeout in ticks, and the word of the next leader may take as
         // long again.
         let expires = now.after_ms(2 * u64::from(config.election_ticks) * config.tick_ms);
@@ -198,5 +168,19 @@ impl LeaderTransfer {
     /// Gives the ticket of a transfer up, whose fate is open.
     pub(crate) fn abandon(&mut self) -> Option<Ticket> {
         self.pending.take()?.ticket
+    }
+
+    /// Checks that raft and this side know of the same transfer, and that the term has no lease.
+    pub(crate) fn check(&self, consensus: &Consensus, lease_is_void: bool) {
+        let of_raft = consensus.transfers_to();
+        if let Some(to) = of_raft {
+            let pending = self.pending.as_ref().expect("raft hands over as it was told");
+            assert_eq!((pending.to, pending.term), (to, consensus.term()), "another transfer");
+            assert!(lease_is_void, "term {} has a lease beside a transfer", consensus.term());
+        }
+        if let Some(split) = self.split {
+            assert!(split > consensus.applied_index(), "the split at {split} is applied");
+            assert!(of_raft.is_none(), "a transfer to {of_raft:?} beside the split at {split}");
+        }
     }
 }

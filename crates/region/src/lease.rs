@@ -70,7 +70,8 @@ impl Lease {
         in_use && !self.is_void(term) && !self.holds(term, now.after_ms(length_ms / 2))
     }
 
-    fn is_void(&self, term: Term) -> bool {
+    /// Whether the term has no lease, for good.
+    pub(crate) fn is_void(&self, term: Term) -> bool {
         self.void == Some(term)
     }
 }

@@ -73,10 +73,9 @@ pub use effects::{
     NewReplica, ReadGrant, ReplicaBirth, RoleChange, SplitReason, SplitWish, WildTerm,
 };
 pub use entry::{EntryKind, HardState, LogEntry};
-pub use error::{CreateReplicaError, Reject};
+pub use error::{CreateReplicaError, Reject, TransferError};
 pub use event::{Event, KeySpan, RegionChange, RequestPrecondition};
 pub use ids::{Index, PeerId, RegionId, StoreId, Term, Ticket, Time};
-pub use leader_transfer::TransferError;
 pub use message::{Envelope, Message, MessageKind};
 pub use recovered_replica::{RecoveredReplica, SPLIT_INDEX, SPLIT_TERM, UnbornReplica};
 pub use shard::Shard;

@@ -181,10 +181,15 @@ impl ReadPath {
         was_leased
     }
 
-    /// The leader of `term` hands over: from now on a quorum confirms each read of the term, also if
-    /// the transfer fails.
+    /// The leader of `term` hands over: from now on a quorum confirms each read of the term, also
+    /// if the transfer fails.
     pub(crate) fn void_lease(&mut self, term: Term) {
         self.lease.void(term);
+    }
+
+    /// Whether the term has no lease, for good.
+    pub(crate) fn is_lease_void(&self, term: Term) -> bool {
+        self.lease.is_void(term)
     }
 
     /// Another leader or term.

@@ -510,6 +510,7 @@ impl Replica {
         self.inflight_writes.check();
         self.proposals.check(self.applying.handed_out());
         self.read_path.check(self.consensus.applied_index());
+        self.transfer.check(&self.consensus, self.read_path.is_lease_void(self.consensus.term()));
         assert!(self.outgoing.is_empty(), "messages were left behind");
         self.applying.check(&self.consensus);
     }

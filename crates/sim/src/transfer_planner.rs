@@ -74,7 +74,7 @@ impl TransferPlanner {
         (self.rng.u8(..4) > 0).then_some(drawn)
     }
 
-    /// What goes wrong beside it.
+    /// The mishap beside it.
     pub(crate) fn companion(&mut self) -> TransferCompanion {
         let rng = &mut self.rng;
         match rng.u8(..12) {

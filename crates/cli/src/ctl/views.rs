@@ -282,7 +282,7 @@ impl RegionSummary {
         replicas.max_by_key(|status| (status.term, status.role() == Role::Leader, status.applied))
     }
 
-    /// What each store says of its replica.
+    /// The replicas as their stores describe them, each with the store.
     pub(crate) fn replicas(&self) -> &[(u64, RegionStatus)] {
         &self.replicas
     }

@@ -1,5 +1,4 @@
-//! Leader balance of a term: looks now and then, and keeps its steps until the stores that take them
-//! report.
+//! Leader balance of a term: looks now and then, and keeps its steps until their stores report.
 
 use flotilla_placement::{ClusterView, LeaderBalance, LeaderBalanceLimits, LeaderStep};
 

@@ -33,8 +33,8 @@ impl PlacementDriver {
         Self { context, _tasks: tasks }
     }
 
-    /// Tells the leader of placement that this store hands its leaders over and stops: it should get
-    /// no others.
+    /// Tells the leader of placement that this store hands its leaders over and stops: it should
+    /// get no others.
     pub(crate) fn announce_stop(&self) {
         self.context.shared.stopping.send_replace(true);
     }

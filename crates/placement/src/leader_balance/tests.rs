@@ -178,7 +178,7 @@ fn it_converges_wherever_the_replicas_are_and_whatever_fails() {
             (0..300).for_each(|_| drop(cluster.look()));
         }
         cluster.fail_percent = 0;
-        // What failed last rests, and comes again.
+        // The regions of failed steps rest, and come again.
         (0..100).for_each(|_| drop(cluster.look()));
         cluster.rests();
     }

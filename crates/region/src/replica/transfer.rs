@@ -2,9 +2,9 @@
 
 use super::Replica;
 use crate::effects::LeaderTransferred;
-use crate::error::Reject;
+use crate::error::{Reject, TransferError};
 use crate::ids::{PeerId, Ticket};
-use crate::leader_transfer::{TransferError, TransferOutcome};
+use crate::leader_transfer::TransferOutcome;
 use crate::step_context::StepContext;
 
 impl Replica {
@@ -15,6 +15,8 @@ impl Replica {
         ticket: Option<Ticket>,
         step: &mut StepContext<'_>,
     ) {
+        // One that raft has just given up still has its ticket.
+        self.settle_transfer(step);
         let leader = self.leader();
         if !self.consensus.is_leader() {
             return refuse(ticket, Reject::NotLeader { leader }, step);

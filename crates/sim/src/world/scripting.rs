@@ -30,7 +30,7 @@ impl SimWorld {
         self.network.slow_down(store, us);
     }
 
-    /// What a store sends from now on arrives as ever.
+    /// The messages of a store arrive as ever again.
     pub(crate) fn hear_at_once(&mut self, store: usize) {
         self.network.slow_down(store, 0);
     }
