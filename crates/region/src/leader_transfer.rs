@@ -88,7 +88,7 @@ impl LeaderTransfer {
         if self.split.is_some() {
             return Err(TransferError::Splitting);
         }
-        let check = |peer| self.check(peer, consensus, now, config).map(|()| peer);
+        let check = |peer| self.check_voter(peer, consensus, now, config).map(|()| peer);
         match to {
             Some(peer) if descriptor.peer(peer).is_none() => Err(TransferError::NotVoter(peer)),
             Some(peer) => check(peer),
@@ -104,7 +104,8 @@ impl LeaderTransfer {
         }
     }
 
-    fn check(
+    /// Whether a voter can take over at once.
+    fn check_voter(
         &self,
         peer: PeerId,
         consensus: &Consensus,
