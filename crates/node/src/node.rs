@@ -39,6 +39,10 @@ use crate::status::metrics::NodeStatsReader;
 use crate::status::server::StatusServer;
 use crate::transport::{FrameReceiver, PeerTransport, TransportCounters};
 
+/// How long a store that has handed its leaders over goes on to answer: its clients hear where
+/// their regions are led now, and need not ask placement, whose leader may be as new.
+const REDIRECT_TIME: Duration = Duration::from_millis(100);
+
 /// How long requests that are under way may take to finish at a shutdown.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -306,6 +310,7 @@ impl Node {
         let leaders = self.router.hand_over_leaders(time_limit).await;
         if leaders > 0 {
             tracing::info!(leaders, ms = %began.elapsed().as_millis(), "leaders are handed over");
+            tokio::time::sleep(REDIRECT_TIME).await;
         }
     }
 

@@ -31,6 +31,9 @@ const WORD: Duration = Duration::from_millis(300);
 const FULL: Duration = Duration::from_secs(5);
 /// Backoff after a session that failed.
 const RETRY: Duration = Duration::from_millis(100);
+/// Backoff after a session that ended because another store leads placement: until it has the
+/// reports of all stores, it cannot say where regions are.
+const NEXT_LEADER: Duration = Duration::from_millis(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Keepalive: how long a connection may be silent before it counts as broken.
 const KEEPALIVE: Duration = Duration::from_secs(2);
@@ -41,16 +44,18 @@ const QUEUE_COUNT_MAX: usize = 16;
 pub(super) async fn run(context: PdContext) {
     let mut turn = 0;
     loop {
+        let mut backoff = RETRY;
         let leader = candidate(&context, turn).await;
         if let Some(leader) = leader {
             let result = session(&context, &leader).await;
             context.shared.reported_to.send_replace(None);
-            if let Err(status) = result {
-                tracing::debug!("reports to {} ended: {status}", leader.name);
+            match result {
+                Ok(()) => backoff = NEXT_LEADER,
+                Err(status) => tracing::debug!("reports to {} ended: {status}", leader.name),
             }
         }
         turn += 1;
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(backoff).await;
     }
 }
 
