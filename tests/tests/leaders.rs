@@ -6,7 +6,7 @@
 mod processes;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -51,19 +51,44 @@ async fn even(stores: &Processes) -> Duration {
     began.elapsed()
 }
 
-/// Puts into all regions in turn until it is told to stop. How many, and the longest wait for one.
-async fn put(client: Client, writer: u8, stop: Arc<AtomicBool>) -> (u64, Duration) {
+/// What all writers have in common.
+#[derive(Default)]
+struct Progress {
+    puts: AtomicU64,
+    /// Whether waits count: connections and routes are not new any more.
+    is_measured: AtomicBool,
+    is_over: AtomicBool,
+}
+
+/// Puts into all regions in turn until it is told to stop. The longest wait that counts.
+async fn put(client: Client, writer: u8, progress: Arc<Progress>) -> Duration {
     let (mut count, mut longest) = (0_u64, Duration::ZERO);
-    while !stop.load(Ordering::Relaxed) {
+    while !progress.is_over.load(Ordering::Relaxed) {
         // The first byte decides which region.
         let region = (count % REGIONS) as u8 * (u8::MAX / REGIONS as u8 + 1);
         let key = Bytes::copy_from_slice(&[region, writer]);
-        let began = Instant::now();
+        let (began, counts) = (Instant::now(), progress.is_measured.load(Ordering::Relaxed));
         client.put(key, count.to_be_bytes().to_vec()).await.unwrap();
-        longest = longest.max(began.elapsed());
+        if counts {
+            longest = longest.max(began.elapsed());
+        }
         count += 1;
+        progress.puts.fetch_add(1, Ordering::Relaxed);
     }
-    (count, longest)
+    longest
+}
+
+/// Waits until there have been so many more puts as each writer needs for all regions.
+async fn a_turn_of_puts(progress: &Progress) {
+    let before = progress.puts.load(Ordering::Relaxed);
+    until(async || {
+        let puts = progress.puts.load(Ordering::Relaxed) - before;
+        match puts >= 2 * REGIONS * u64::from(WRITERS) {
+            true => Ok(()),
+            false => Err(format!("{puts} puts")),
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -76,19 +101,21 @@ async fn leaders_are_even_after_a_start_and_after_each_store_has_restarted_under
     let client = Client::connect(stores.endpoints(), config).await.unwrap();
     let mut longest = vec![];
     for place in 0..3 {
-        let stop = Arc::new(AtomicBool::new(false));
+        let progress = Arc::new(Progress::default());
         let mut writers = JoinSet::new();
-        (0..WRITERS)
-            .for_each(|writer| drop(writers.spawn(put(client.clone(), writer, stop.clone()))));
+        for writer in 0..WRITERS {
+            writers.spawn(put(client.clone(), writer, Arc::clone(&progress)));
+        }
+        a_turn_of_puts(&progress).await;
+        progress.is_measured.store(true, Ordering::Relaxed);
         let began = Instant::now();
         tokio::task::block_in_place(|| stores.stop(place));
         let stopped = began.elapsed();
         let said = stores.said(place);
-        stop.store(true, Ordering::Relaxed);
-        let puts = writers.join_all().await;
-        let waited = puts.iter().map(|(_, longest)| *longest).max().unwrap();
-        let count: u64 = puts.iter().map(|(count, _)| count).sum();
-        println!("store {place} stopped in {stopped:?}: {count} puts, the longest took {waited:?}");
+        a_turn_of_puts(&progress).await;
+        progress.is_over.store(true, Ordering::Relaxed);
+        let waited = writers.join_all().await.into_iter().max().unwrap();
+        println!("store {place} stopped in {stopped:?}; the longest put took {waited:?}");
         assert!(said.contains("leaders are handed over"), "{said}");
         longest.push(waited);
         stores.restart(place);

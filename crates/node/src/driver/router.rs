@@ -386,7 +386,8 @@ impl Router {
         let deadline = self.deadline();
         let weight = bytes.saturating_add(REQUEST_OVERHEAD_BYTES);
         // Held until the answer is here: a request that waits in a shard still occupies memory.
-        let _budget = self.shared.budget.admit(weight, deadline).await.map_err(refused)?;
+        let admitted = self.shared.budget.admit(weight, deadline).await;
+        let _budget = admitted.map_err(|why| self.refused(region, why))?;
         let mut wait = LeaderWaitState::default();
         let mut create_waits = 0;
         loop {
@@ -413,6 +414,21 @@ impl Router {
             if !leaderless || !self.await_leader(region, &mut wait).await {
                 return Ok(answer);
             }
+        }
+    }
+
+    fn refused(&self, region: RegionId, why: AdmissionError) -> RequestError {
+        match why {
+            AdmissionError::Full(reason) => busy(reason),
+            // A store that stops has handed its leaders over. A client that is told where its
+            // region is led goes there at once; else it would come back here until the connection
+            // breaks.
+            AdmissionError::Stopping => match self.leader(region) {
+                Some((_, leader)) if leader.store != self.shared.identity.store => {
+                    RequestError::Rejected(Reject::NotLeader { leader: Some(leader) })
+                }
+                _ => RequestError::Stopping,
+            },
         }
     }
 
@@ -443,13 +459,6 @@ impl Router {
             shared.counts.leader_waits.fetch_add(1, Ordering::Relaxed);
         }
         shared.leader_wait.await_leader(leadership, wait).await
-    }
-}
-
-fn refused(refused: AdmissionError) -> RequestError {
-    match refused {
-        AdmissionError::Full(reason) => busy(reason),
-        AdmissionError::Stopping => RequestError::Stopping,
     }
 }
 
