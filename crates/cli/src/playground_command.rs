@@ -37,8 +37,8 @@ pub struct PlaygroundArgs {
     /// Regions that the key space begins with; later they split by size and load
     #[arg(long, default_value_t = 1)]
     pub regions: u64,
-    /// Borders that the regions have when the cluster is ready: one key a line; `\\` is a backslash,
-    /// `\xNN` a byte
+    /// Borders that the regions have when the cluster is ready: one key a line; `\\` is a
+    /// backslash, `\xNN` a byte
     #[arg(long, value_name = "FILE")]
     pub split_keys: Option<PathBuf>,
     /// Directory to keep data in, found again by the next playground there [default: a temporary

@@ -39,8 +39,8 @@ pub(crate) struct LoadArgs {
     /// Where the keys are
     #[arg(long, value_enum, default_value_t = KeySpread::All)]
     pub(crate) regions: KeySpread,
-    /// Splits regions first, so that they have borders at the keys of this file: one a line; `\\` is a
-    /// backslash, `\xNN` a byte
+    /// Splits regions first, so that they have borders at the keys of this file: one a line; `\\`
+    /// is a backslash, `\xNN` a byte
     #[arg(long, value_name = "FILE")]
     pub(crate) split_keys: Option<PathBuf>,
     /// Rows of one scan
