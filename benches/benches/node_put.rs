@@ -18,8 +18,9 @@ fn node_put(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("threads can be started");
     let dir = tempfile::tempdir().expect("there is a place for temporary files");
     let (playground, client) = runtime.block_on(async {
-        let playground =
-            Playground::start(&PlaygroundConfig::new(dir.path())).await.expect("it starts");
+        let mut settings = PlaygroundConfig::new(dir.path());
+        settings.common.regions = 16;
+        let playground = Playground::start(&settings).await.expect("it starts");
         playground.ready(Duration::from_secs(60)).await.expect("every region gets a leader");
         let client = Client::connect(&playground.endpoints(), Config::default()).await;
         (playground, client.expect("the stores answer"))

@@ -17,6 +17,7 @@ pub mod playground_command;
 mod reserved_port;
 pub mod serve;
 mod signals;
+mod split_keys;
 pub mod tool;
 
 pub use reserved_port::ReservedPort;

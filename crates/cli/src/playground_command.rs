@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use flotilla_client::{Client, Config};
 use flotilla_node::{NodeConfig, bind, set_sched_slice};
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,7 +14,7 @@ use tokio::task::JoinSet;
 use crate::playground::{self, Playground, PlaygroundConfig};
 use crate::reserved_port::ReservedPort;
 use crate::signals::{self, Signals};
-use crate::{fail_stop, logging};
+use crate::{fail_stop, logging, split_keys, tool};
 
 /// The address at which clients of TiKV look for placement by default.
 const PLACEMENT: &str = "127.0.0.1:2379";
@@ -33,9 +34,13 @@ pub struct PlaygroundArgs {
     /// Stores, 1 to 9
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
     pub stores: u8,
-    /// Regions that the key space begins with
-    #[arg(long, default_value_t = 16)]
+    /// Regions that the key space begins with; later they split by size and load
+    #[arg(long, default_value_t = 1)]
     pub regions: u64,
+    /// Borders that the regions have when the cluster is ready: one key a line; `\\` is a
+    /// backslash, `\xNN` a byte
+    #[arg(long, value_name = "FILE")]
+    pub split_keys: Option<PathBuf>,
     /// Directory to keep data in, found again by the next playground there [default: a temporary
     /// one, removed at the end]
     #[arg(long)]
@@ -94,6 +99,10 @@ async fn play(args: &PlaygroundArgs) -> Result<(), String> {
         (None, Some(temporary)) => temporary.path(),
         (None, None) => unreachable!("one of the two is there"),
     };
+    let borders = match &args.split_keys {
+        Some(path) => split_keys::read(path).map_err(|error| error.to_string())?,
+        None => vec![],
+    };
     let settings = PlaygroundConfig {
         stores: usize::from(args.stores),
         dir: dir.to_owned(),
@@ -105,13 +114,17 @@ async fn play(args: &PlaygroundArgs) -> Result<(), String> {
         },
     };
     if args.processes {
-        with_processes(&settings, &mut signals).await
+        with_processes(&settings, &borders, &mut signals).await
     } else {
-        in_one_process(&settings, &mut signals).await
+        in_one_process(&settings, &borders, &mut signals).await
     }
 }
 
-async fn in_one_process(settings: &PlaygroundConfig, signals: &mut Signals) -> Result<(), String> {
+async fn in_one_process(
+    settings: &PlaygroundConfig,
+    borders: &[Bytes],
+    signals: &mut Signals,
+) -> Result<(), String> {
     let started = tokio::select! {
         started = Playground::start(settings) => started,
         _ = signals.next() => return Ok(()),
@@ -121,8 +134,9 @@ async fn in_one_process(settings: &PlaygroundConfig, signals: &mut Signals) -> R
     if let Ok(listener) = bind(PLACEMENT.to_owned()).await {
         playground.listen(listener);
     }
+    let ready = ready(playground.ready(READY_PATIENCE), &endpoints, borders);
     let outcome = tokio::select! {
-        outcome = announce(playground.ready(READY_PATIENCE), &endpoints, &settings.dir) => outcome,
+        outcome = announce(ready, &endpoints, &settings.dir) => outcome,
         (name, reason) = playground.failed() => Err(format!("store {name} failed: {reason}")),
         _ = signals.next() => return end(playground.shutdown(), signals).await,
     };
@@ -149,13 +163,32 @@ async fn end(
     }
 }
 
+/// Waits until the cluster serves, and has the borders that were asked for.
+async fn ready(
+    serves: impl Future<Output = Result<Duration, playground::NotReady>>,
+    endpoints: &[String],
+    borders: &[Bytes],
+) -> Result<Duration, String> {
+    let took = serves.await.map_err(|error| error.to_string())?;
+    if borders.is_empty() {
+        return Ok(took);
+    }
+    let began = Instant::now();
+    let split = async {
+        let client = Client::connect(endpoints, Config::default()).await?;
+        split_keys::split(&client, borders).await
+    };
+    split.await.map_err(|error: tool::Error| error.to_string())?;
+    Ok(took + began.elapsed())
+}
+
 /// Prints the line that others wait for, once it is true.
 async fn announce(
-    ready: impl Future<Output = Result<Duration, playground::NotReady>>,
+    ready: impl Future<Output = Result<Duration, String>>,
     endpoints: &[String],
     dir: &Path,
 ) -> Result<(), String> {
-    let took = ready.await.map_err(|error| error.to_string())?;
+    let took = ready.await?;
     let placement = if is_placement_of(&endpoints[0]).await { [" ", PLACEMENT] } else { [""; 2] };
     fail_stop::announce(&format!(
         "ready after {} ms: {}{} (data in {}, Ctrl-C ends)",
@@ -176,10 +209,15 @@ async fn is_placement_of(addr: &str) -> bool {
     stores.iter().any(|store| store.address == addr)
 }
 
-async fn with_processes(settings: &PlaygroundConfig, signals: &mut Signals) -> Result<(), String> {
+async fn with_processes(
+    settings: &PlaygroundConfig,
+    borders: &[Bytes],
+    signals: &mut Signals,
+) -> Result<(), String> {
     let mut children = Children::start(settings)?;
     let endpoints: Vec<_> = children.ports.iter().map(|port| port.addr().to_string()).collect();
     let ready = playground::ready(&endpoints, settings.common.regions, READY_PATIENCE);
+    let ready = self::ready(ready, &endpoints, borders);
     let mut outcome = tokio::select! {
         outcome = announce(ready, &endpoints, &settings.dir) => outcome,
         (name, status) = children.ended() => Err(format!("store {name} ended: {status}")),

@@ -40,7 +40,8 @@ pub struct ServeArgs {
     /// first
     #[arg(long)]
     pub new: bool,
-    /// Regions that the key space begins with; counts at the bootstrap only [default: 16]
+    /// Regions that the key space begins with; counts at the bootstrap only; later
+    /// they split by size and load [default: 1]
     #[arg(long, value_name = "NUMBER")]
     pub regions: Option<u64>,
     /// Log level: error, warn, info, debug, trace, or a filter of `tracing` [default: info]

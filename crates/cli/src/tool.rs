@@ -88,6 +88,9 @@ pub enum Error {
     /// The cluster could not or would not.
     #[error(transparent)]
     Client(flotilla_client::Error),
+    /// A store could not or would not do it; its message says why.
+    #[error("{0}")]
+    Refused(String),
     /// An argument makes no sense.
     #[error("{0}")]
     Argument(String),
@@ -136,6 +139,7 @@ impl Error {
             | Error::NotServing(_)
             | Error::NoQuorum(_)
             | Error::Client(_)
+            | Error::Refused(_)
             | Error::Failed { .. }
             | Error::Data(_)
             | Error::Unsound(_)

@@ -138,3 +138,57 @@ async fn nobody_there_is_said_with_what_to_do() {
     let said: Value = serde_json::from_slice(&output.stderr).unwrap();
     assert!(said["error"].as_str().unwrap().contains("\"nowhere\""), "{said}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_region_is_led_by_the_store_that_was_named() {
+    let cluster = Cluster::start().await;
+    let regions = cluster.tells(&["ctl", "regions", "--json"]).await;
+    let id = regions[1]["id"].to_string();
+    for (name, store) in [("s1", 1), ("3", 3), ("s2", 2)] {
+        let transfer = ["ctl", "region", "transfer", &id, "--to", name, "--json"];
+        let began = std::time::Instant::now();
+        let output = loop {
+            let output = cluster.run(&transfer).await;
+            // On a busy machine a store may not have been heard for a moment, and then says so.
+            if output.status.success() || began.elapsed() > PATIENCE {
+                break output;
+            }
+            let why = String::from_utf8(output.stderr).unwrap();
+            assert!(why.contains(&format!("region {id}: ")), "{why}");
+        };
+        assert!(output.status.success(), "{output:?}");
+        let done: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(done["leader"]["store"], store);
+        assert_eq!(done["region"].to_string(), id);
+    }
+    let absent = cluster.run(&["ctl", "region", "transfer", "999"]).await;
+    assert_eq!(absent.status.code(), Some(3));
+    let wrong = cluster.run(&["ctl", "region", "transfer", &id, "--to", "s9"]).await;
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8(wrong.stderr).unwrap().contains("there are s1, s2, s3"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_begins_with_the_borders_of_a_file() {
+    let cluster = Cluster::start().await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "a\\x01\nm\nz\\\\\n").unwrap();
+    let path = file.path().to_str().unwrap();
+    let load = ["bench", "put", "--requests", "50", "--json", "--split-keys", path];
+    // Twice: what is a border already is left alone.
+    for _ in 0..2 {
+        let report = cluster.tells(&load).await;
+        assert_eq!((&report["regions_before"], &report["failed"]), (&7.into(), &0.into()));
+    }
+    let regions = cluster.tells(&["ctl", "regions", "--json"]).await;
+    let starts: Vec<_> =
+        regions.as_array().unwrap().iter().map(|region| region["start"].clone()).collect();
+    assert!(
+        ["a\\x01", "m", "z\\\\"].iter().all(|key| starts.contains(&(*key).into())),
+        "{starts:?}"
+    );
+    std::fs::write(file.path(), "a\n\\q\n").unwrap();
+    let refused = cluster.run(&load).await;
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("line 2"));
+}

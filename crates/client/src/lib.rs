@@ -3,7 +3,8 @@
 //! [`Client`] finds the region of a key through placement, keeps what it learns, follows leaders,
 //! and tries again with growing waits until a deadline. Requests travel on one `BatchCommands`
 //! stream for each connection, or as calls of their own. It speaks TiKV's protocol, so it works
-//! against TiKV as well. [`Observer`] asks one store about itself; that is Flotilla's own.
+//! against TiKV as well. [`Observer`] asks one store about itself, and [`StoreOperator`] has one do
+//! something; those are Flotilla's own.
 //!
 //! Everything runs on the caller's tokio runtime. The only task that is started here is the
 //! reader of a batch stream; it ends with its connection. Every queue is bounded: see [`Config`].
@@ -29,6 +30,7 @@ mod client;
 mod config;
 mod dial;
 mod error;
+mod operator;
 mod placement_client;
 mod raw_calls;
 mod request_router;
@@ -42,5 +44,6 @@ mod store_links;
 pub use client::{CasOutcome, Client, LocatedRegion, Pair};
 pub use config::{Config, Transport};
 pub use error::Error;
+pub use operator::StoreOperator;
 pub use scan::Scan;
 pub use status::Observer;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flotilla_proto::peers::operator_server::OperatorServer as OperatorGrpc;
 use flotilla_proto::peers::peers_server::PeersServer;
 use flotilla_proto::peers::status_server::StatusServer as StatusGrpc;
 use flotilla_vfs::FileSystem;
@@ -30,12 +31,17 @@ use crate::net::connection::ServerStop;
 use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 use crate::net::listen::{self, ServerLimits};
 use crate::pd::{self, PlacementDriver};
+use crate::service::operator::OperatorServer;
 use crate::service::rawkv::RawKv;
 use crate::start::{OpenedStore, StartError, bind, check_given, open_directory, open_store};
 use crate::status::health::HealthWatch;
 use crate::status::metrics::NodeStatsReader;
 use crate::status::server::StatusServer;
 use crate::transport::{FrameReceiver, PeerTransport, TransportCounters, TransportLimits};
+
+/// How long a store that has handed its leaders over goes on to answer: its clients hear where
+/// their regions are led now, and need not ask placement, whose leader may be as new.
+const REDIRECT_TIME: Duration = Duration::from_millis(100);
 
 /// How long requests that are under way may take to finish at a shutdown.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -286,7 +292,8 @@ impl Node {
         self.failure.is_refusal()
     }
 
-    /// Takes no more requests, finishes those under way, drains the queues, makes a checkpoint.
+    /// Hands the regions that it leads over to stores that can take them, takes no more requests,
+    /// finishes those under way, drains the queues, makes a checkpoint.
     ///
     /// # Errors
     ///
@@ -294,10 +301,27 @@ impl Node {
     /// lost by either.
     pub async fn shutdown(self) -> Result<(), String> {
         tracing::info!(name = self.membership.name(), "the node stops");
+        self.hand_over().await;
         self.health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
         self.stop.send_replace(ServerStop::Listening);
         self.router.finish(FINISH_TIMEOUT).await;
         self.end(NodeThreads::finish).await
+    }
+
+    /// Has other stores lead what this one leads: else each of its regions would have no leader for
+    /// an election timeout.
+    async fn hand_over(&self) {
+        let time_limit = Duration::from_millis(self.resolved.config.limits.hand_over_ms);
+        if time_limit.is_zero() {
+            return;
+        }
+        self.placement.announce_stop();
+        let began = Instant::now();
+        let leaders = self.router.hand_over_leaders(time_limit).await;
+        if leaders > 0 {
+            tracing::info!(leaders, ms = %began.elapsed().as_millis(), "leaders are handed over");
+            tokio::time::sleep(REDIRECT_TIME).await;
+        }
     }
 
     /// Ends at once, as a crash of the process would: nothing that is queued is finished.
@@ -408,6 +432,7 @@ fn services(
         .add_service(placement.keyspace_server())
         .add_service(peers)
         .add_service(StatusGrpc::new(status))
+        .add_service(OperatorGrpc::new(OperatorServer { router: router.clone() }))
         .add_service(health_server)
         .add_service(reflection)
         .prepare();

@@ -36,6 +36,8 @@ pub struct StoreInfo {
     pub address: String,
     /// When it was heard last; `None` if never by this leader.
     pub heard_ms: Option<u64>,
+    /// Whether it has said that it hands its leaders over and stops.
+    pub is_stopping: bool,
 }
 
 /// One replica's heartbeat: its view of its region.
@@ -145,6 +147,19 @@ impl ClusterView {
         if let Some(store) = self.stores.get_mut(&store) {
             store.heard_ms = None;
         }
+    }
+
+    /// Notes what a store says of itself: whether it hands its leaders over, to stop.
+    pub fn note_stopping(&mut self, store: u64, is_stopping: bool) {
+        if let Some(store) = self.stores.get_mut(&store) {
+            store.is_stopping = is_stopping;
+        }
+    }
+
+    /// Whether a store should lead regions: it was heard a moment ago, and does not stop.
+    pub(crate) fn may_lead(&self, now_ms: u64, store: u64) -> bool {
+        let is_stopping = self.stores.get(&store).is_none_or(|store| store.is_stopping);
+        !is_stopping && !self.is_silent(now_ms, store)
     }
 
     /// The region that holds `key`.

@@ -4,6 +4,7 @@
 //! and the time go in, rows to write come out.
 //!
 //! - [`ClusterView`] knows stores, regions and leaders from the heartbeats of the stores.
+//! - [`LeaderBalance`] proposes transfers of leadership, so that each store leads as many regions.
 //! - [`IdAllocator`] hands out numbers that are unique in the cluster.
 //! - [`Tso`] hands out timestamps that never go back.
 //!
@@ -14,6 +15,7 @@
 
 mod cluster_view;
 mod id_allocator;
+mod leader_balance;
 mod route_table;
 pub mod rows;
 mod tso;
@@ -23,6 +25,7 @@ pub use cluster_view::{
     ClusterView, Config, LeaderStatus, RegionHeartbeat, RegionRoute, StoreInfo,
 };
 pub use id_allocator::{BLOCK_COUNT, FLOOR, IdAllocator};
+pub use leader_balance::{LeaderBalance, LeaderBalanceLimits, LeaderStep};
 pub use route_table::{RegionInfo, ReplicaInfo};
 pub use rows::{RowError, RowSwap, SwapResult};
 pub use tso::{LOGICAL_END, Timestamp, Tso, TsoError, WINDOW_MS};

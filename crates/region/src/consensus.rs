@@ -84,7 +84,7 @@ impl Consensus {
     ///
     /// # Panics
     ///
-    /// If the replica does not lead, or has no room.
+    /// If the replica does not lead, hands over, or has no room.
     pub(crate) fn propose(&mut self, data: Vec<u8>) -> (Index, Term) {
         assert_eq!(self.role(), Role::Leader, "only a leader proposes");
         // The tickets of the proposals wait at this place: an entry more or less, and they would be
@@ -93,6 +93,29 @@ impl Consensus {
         self.raw.propose(vec![], data).expect("a leader with room takes a proposal");
         assert_eq!(self.raw.raft.raft_log.last_index(), place.0, "a proposal makes one entry");
         (place, self.term())
+    }
+
+    /// Hands the lead over to another voter. Raft refuses proposals from now on, until another
+    /// leads or an election timeout has passed.
+    pub(crate) fn transfer_leader(&mut self, to: PeerId) {
+        self.raw.transfer_leader(to.0);
+    }
+
+    /// Whether a transfer is under way.
+    pub(crate) fn is_transferring(&self) -> bool {
+        self.raw.raft.lead_transferee.is_some()
+    }
+
+    /// The voter that the lead is handed to.
+    pub(crate) fn transfers_to(&self) -> Option<PeerId> {
+        self.raw.raft.lead_transferee.map(PeerId)
+    }
+
+    /// Whether a leader sends a replica entries as they come, and does not probe for where the logs
+    /// agree.
+    pub(crate) fn replicates_to(&self, peer: PeerId) -> bool {
+        let progress = self.raw.raft.prs().get(peer.0);
+        progress.is_some_and(|progress| progress.state == ProgressState::Replicate)
     }
 
     /// Whether a request for a read index would not be dropped at once.

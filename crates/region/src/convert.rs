@@ -136,6 +136,7 @@ fn kind_to_raft(kind: MessageKind) -> eraftpb::MessageType {
         MessageKind::RequestVoteResponse => Raft::MsgRequestVoteResponse,
         MessageKind::Heartbeat => Raft::MsgHeartbeat,
         MessageKind::HeartbeatResponse => Raft::MsgHeartbeatResponse,
+        MessageKind::TimeoutNow => Raft::MsgTimeoutNow,
         MessageKind::ReadIndex => Raft::MsgReadIndex,
         MessageKind::ReadIndexResponse => Raft::MsgReadIndexResp,
         MessageKind::RequestPreVote => Raft::MsgRequestPreVote,
@@ -143,7 +144,7 @@ fn kind_to_raft(kind: MessageKind) -> eraftpb::MessageType {
     }
 }
 
-/// Raft is never asked for a transfer or to forward a proposal, so it sends none.
+/// Raft is never asked to forward a proposal, so it sends none.
 fn kind_from_raft(kind: eraftpb::MessageType) -> MessageKind {
     let number = u32::try_from(kind as i32).expect("eraftpb numbers no kind below 0");
     MessageKind::from_number(number)

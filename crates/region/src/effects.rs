@@ -48,6 +48,8 @@ pub struct Effects {
     pub split_wishes: Vec<SplitWish>,
     /// Reads that may now take their snapshot, and not before.
     pub reads: Vec<ReadGrant>,
+    /// Transfers of leadership that are done: another replica leads.
+    pub transferred: Vec<LeaderTransferred>,
     /// Requests that are not served.
     pub rejected: Vec<(Ticket, Reject)>,
     /// Proposals whose fate this replica does not learn: a snapshot has passed over their entries.
@@ -77,6 +79,7 @@ impl Effects {
         self.unknown.clear();
         self.split_wishes.clear();
         self.reads.clear();
+        self.transferred.clear();
         self.rejected.clear();
         self.undecided.clear();
         self.roles.clear();
@@ -101,6 +104,7 @@ impl Effects {
             && self.unknown.is_empty()
             && self.split_wishes.is_empty()
             && self.reads.is_empty()
+            && self.transferred.is_empty()
             && self.rejected.is_empty()
             && self.undecided.is_empty()
             && self.roles.is_empty()
@@ -295,6 +299,17 @@ pub struct ReadGrant {
     pub follower: bool,
     /// The snapshot must have applied at least up to here.
     pub index: Index,
+}
+
+/// A transfer of leadership that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaderTransferred {
+    /// The region.
+    pub region: RegionId,
+    /// The request.
+    pub ticket: Ticket,
+    /// The leader now: mostly the one that was asked for.
+    pub leader: Peer,
 }
 
 /// Another leader, another term, or both.

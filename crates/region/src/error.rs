@@ -6,9 +6,10 @@ use crate::admin_command::SplitError;
 use crate::descriptor::{Descriptor, Peer};
 use crate::ids::{Index, PeerId, RegionId};
 
-/// Why a request was not served. It had no effect and will have none.
+/// Why a request was not served. It had no effect and will have none, but for a transfer of
+/// leadership that was not done in time.
 ///
-/// The checks are made in the order of the variants, but for the last five.
+/// The checks are made in the order of the variants, but for the last six.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reject {
     /// No such region here. The client looks it up again.
@@ -64,9 +65,44 @@ pub enum Reject {
     /// The region cannot be split in this way.
     #[error(transparent)]
     InvalidSplit(SplitError),
+    /// The region's leadership cannot be transferred so, or was not in time.
+    #[error(transparent)]
+    InvalidTransfer(TransferError),
     /// No quorum, or no leader, confirmed the read in time. The client repeats it.
     #[error("the read index was not confirmed in time")]
     ReadIndexNotReady,
+}
+
+/// Why leadership was not transferred.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    /// One transfer at a time.
+    #[error("the leader is handing over to peer {0} already")]
+    UnderWay(PeerId),
+    /// The leader is new, and has not applied the entries of its predecessors; a split may be among
+    /// them. It has in a moment.
+    #[error("the leader has just been elected and is still applying its log")]
+    NewLeader,
+    /// A split waits to be applied. It has in a moment.
+    #[error("a split of the region is under way")]
+    Splitting,
+    /// The region has no such voter.
+    #[error("peer {0} is no voter of the region")]
+    NotVoter(PeerId),
+    /// The leader has not heard of it for two heartbeat intervals.
+    #[error("peer {0} has not answered of late")]
+    Silent(PeerId),
+    /// It lacks too much of the log.
+    #[error("the log of peer {0} is too far behind")]
+    Lagging(PeerId),
+    /// No voter was named, and none has answered of late: the leader has lost its quorum, or is the
+    /// only voter.
+    #[error("no other voter of the region has answered of late")]
+    NoCandidate,
+    /// The other one did not take over within an election timeout, and the region goes on without.
+    /// It may still do so a little later.
+    #[error("peer {0} did not take over in time")]
+    TimedOut(PeerId),
 }
 
 /// Why what was found on disk cannot be a replica of the region.

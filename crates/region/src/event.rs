@@ -52,6 +52,15 @@ pub enum Event {
         /// The borders, and new ids.
         split: SplitCommand,
     },
+    /// An operator, placement, or a store that stops wants another replica to lead.
+    TransferLeader {
+        /// The region.
+        region: RegionId,
+        /// The next leader; none: the voter that lacks least of the log.
+        to: Option<PeerId>,
+        /// Comes back exactly once: transferred, or rejected.
+        ticket: Option<Ticket>,
+    },
     /// Entries up to `index` are visible to reads. Arrives in order.
     Applied {
         /// The region.
@@ -152,6 +161,7 @@ impl Event {
             Self::Propose { region, .. }
             | Self::Read { region, .. }
             | Self::Split { region, .. }
+            | Self::TransferLeader { region, .. }
             | Self::Persisted { region, .. }
             | Self::Applied { region, .. }
             | Self::Fetched { region, .. }

@@ -24,6 +24,8 @@ pub(crate) struct Lease {
     until: Time,
     /// When it was last of use, if ever.
     used: Option<Time>,
+    /// The last term without a lease, because its leader has begun to hand over.
+    void: Option<Term>,
 }
 
 impl Lease {
@@ -38,9 +40,17 @@ impl Lease {
         self.term = term;
     }
 
+    /// Ends the lease of `term` for good: no answer of a quorum renews it. Called before the
+    /// message leaves that forces an election, because the votes of that election pass the promises
+    /// of those who cast them, and may come late (R22 in `docs/many-regions.md`).
+    pub(crate) fn void(&mut self, term: Term) {
+        assert!(self.void <= Some(term), "term {term} ends after {:?}", self.void);
+        self.void = Some(term);
+    }
+
     /// Whether the leader of `term` may answer alone at `now`.
     pub(crate) fn holds(&self, term: Term, now: Time) -> bool {
-        term == self.term && now < self.until
+        term == self.term && now < self.until && !self.is_void(term)
     }
 
     /// Ends it at once. A round that was asked before may still confirm another one.
@@ -57,7 +67,12 @@ impl Lease {
     /// region at rest costs nothing, and only in its second half.
     pub(crate) fn wants_renewal(&self, term: Term, now: Time, length_ms: u64) -> bool {
         let in_use = self.used.is_some_and(|used| now <= used.after_ms(length_ms));
-        in_use && !self.holds(term, now.after_ms(length_ms / 2))
+        in_use && !self.is_void(term) && !self.holds(term, now.after_ms(length_ms / 2))
+    }
+
+    /// Whether the term has no lease, for good.
+    pub(crate) fn is_void(&self, term: Term) -> bool {
+        self.void == Some(term)
     }
 }
 
@@ -123,6 +138,22 @@ mod tests {
         assert!(!lease.wants_renewal(Term(1), Time(49), 100));
         assert!(lease.wants_renewal(Term(1), Time(50), 100));
         assert!(!lease.wants_renewal(Term(1), Time(121), 100), "nobody reads any more");
+    }
+
+    #[test]
+    fn a_term_whose_leader_hands_over_has_no_lease_any_more() {
+        let mut lease = Lease::default();
+        lease.renew(Term(3), Time(0), 100);
+        lease.mark_used(Time(10));
+        lease.void(Term(3));
+        assert!(!lease.holds(Term(3), Time(10)));
+        assert!(!lease.wants_renewal(Term(3), Time(90), 100), "rounds for a lease that is void");
+        // A round that was asked before is answered now.
+        lease.renew(Term(3), Time(20), 100);
+        assert!(!lease.holds(Term(3), Time(30)), "a quorum revived it");
+        lease.void(Term(3));
+        lease.renew(Term(4), Time(30), 100);
+        assert!(lease.holds(Term(4), Time(40)), "the next term has none");
     }
 
     #[test]

@@ -30,7 +30,7 @@
 //!   its rows and the log is emptied behind it (docs/many-regions.md, R14 and R15).
 //! - The log is kept for replicas that lack it within bounds; beyond them they get a snapshot.
 //!
-//! There are no membership changes and leader transfers yet.
+//! There are no membership changes yet.
 
 mod admin_command;
 mod admissions;
@@ -50,6 +50,7 @@ mod held_votes;
 mod ids;
 mod invariants;
 mod kept_logs;
+mod leader_transfer;
 mod lease;
 mod log_fetches;
 mod log_marks;
@@ -78,12 +79,12 @@ pub use admin_command::{
 pub use config::{Config, InvalidConfig, QueueLimits, ReadConfig, SplitLimits, WindowConfig};
 pub use descriptor::{Descriptor, Epoch, KeyRange, Peer, RegionSize, Space};
 pub use effects::{
-    ApplyTask, BirthOrigin, Committed, Compaction, Effects, InstallTask, LogFetch, LogReset,
-    LogWrite, LostLog, NewReplica, ReadGrant, ReplicaBirth, RoleChange, SnapshotSend, SplitReason,
-    SplitWish, WildTerm,
+    ApplyTask, BirthOrigin, Committed, Compaction, Effects, InstallTask, LeaderTransferred,
+    LogFetch, LogReset, LogWrite, LostLog, NewReplica, ReadGrant, ReplicaBirth, RoleChange,
+    SnapshotSend, SplitReason, SplitWish, WildTerm,
 };
 pub use entry::{EntryKind, HardState, LogEntry};
-pub use error::{CreateReplicaError, Reject};
+pub use error::{CreateReplicaError, Reject, TransferError};
 pub use event::{Event, KeySpan, NotAdmitted, RegionChange, RequestPrecondition};
 pub use ids::{Index, PeerId, RegionId, StageId, StoreId, Term, Ticket, Time};
 pub use message::{Envelope, Message, MessageKind, SnapshotHead};

@@ -179,6 +179,12 @@ impl LogWindow {
         self.held(low.0, high.0 + 1).map(entry_bytes).sum()
     }
 
+    /// The bytes of the entries behind `index`; none if not all of them are in the window.
+    pub(crate) fn bytes_behind(&self, index: Index) -> Option<u64> {
+        let low = index.0 + 1;
+        (low >= self.tail_start()).then(|| self.held(low, self.last + 1).map(entry_bytes).sum())
+    }
+
     pub(crate) fn fetches(&mut self) -> &mut LogFetches {
         self.fetches.get_mut()
     }

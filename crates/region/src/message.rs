@@ -7,7 +7,7 @@ use crate::entry::LogEntry;
 use crate::ids::{Index, RegionId, Term};
 
 /// The kind of a message. Only kinds that may come from another store: raft's local ones, forwarded
-/// proposals and leader transfers are left out, so a stranger cannot send them.
+/// proposals and requests for a transfer are left out, so a stranger cannot send them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MessageKind {
     /// A leader's entries.
@@ -25,6 +25,8 @@ pub enum MessageKind {
     Heartbeat,
     /// Still following.
     HeartbeatResponse,
+    /// The leader hands over: the receiver should campaign now.
+    TimeoutNow,
     /// A follower asks up to where it must have applied to serve a read.
     ReadIndex,
     /// Up to there.
@@ -36,7 +38,7 @@ pub enum MessageKind {
 }
 
 /// All kinds with their numbers in eraftpb.
-const NUMBERS: [(MessageKind, u32); 11] = [
+const NUMBERS: [(MessageKind, u32); 12] = [
     (MessageKind::Append, 3),
     (MessageKind::AppendResponse, 4),
     (MessageKind::RequestVote, 5),
@@ -44,6 +46,7 @@ const NUMBERS: [(MessageKind, u32); 11] = [
     (MessageKind::Snapshot, 7),
     (MessageKind::Heartbeat, 8),
     (MessageKind::HeartbeatResponse, 9),
+    (MessageKind::TimeoutNow, 14),
     (MessageKind::ReadIndex, 15),
     (MessageKind::ReadIndexResponse, 16),
     (MessageKind::RequestPreVote, 17),
@@ -64,7 +67,7 @@ impl MessageKind {
         NUMBERS.iter().find(|(_, of_kind)| *of_kind == number).map(|(kind, _)| *kind)
     }
 
-    /// Whether it should not wait behind entries: votes, heartbeats and read indexes.
+    /// Whether it should not wait behind entries: votes, heartbeats, transfers and read indexes.
     #[must_use]
     pub fn is_urgent(self) -> bool {
         !matches!(self, Self::Append | Self::AppendResponse)
@@ -93,7 +96,8 @@ pub struct Message {
     pub reject: bool,
     /// Where the log of the sender of a rejection may agree.
     pub reject_hint: Index,
-    /// Names the read that is asked for or answered, and comes back unread.
+    /// Names the read that is asked for or answered, and comes back unread. In the vote requests of
+    /// a transfer: the word by which raft tells them from others.
     pub context: Bytes,
     /// A rejection that asks for a snapshot, of this index at least; 0 in all others.
     pub request_snapshot: Index,
@@ -142,7 +146,7 @@ mod tests {
             assert_eq!(kind.number(), number);
             assert_eq!(MessageKind::from_number(number), Some(kind));
         }
-        for local in [0, 1, 2, 10, 11, 12, 13, 14, 19, u32::MAX] {
+        for local in [0, 1, 2, 10, 11, 12, 13, 19, u32::MAX] {
             assert_eq!(MessageKind::from_number(local), None, "{local}");
         }
     }

@@ -25,6 +25,8 @@ pub(crate) struct FilterView<'a> {
     /// The last entry of the log; 0 if there never was one.
     pub(crate) last: Index,
     pub(crate) is_leader: bool,
+    /// The leader of this term, if known.
+    pub(crate) leader: Option<PeerId>,
     /// The last entry of the sender's log that a leader knows to be on disk.
     pub(crate) matched: Option<Index>,
 }
@@ -85,9 +87,18 @@ pub(crate) fn filter(envelope: &Envelope, view: &FilterView<'_>) -> Result<(), R
     let is_valid = match message.kind {
         MessageKind::Append => is_valid_append(message),
         MessageKind::AppendResponse => return filter_append_response(message, view),
-        // The context of a leader transfer would break the promise that leases rest on.
-        MessageKind::RequestVote | MessageKind::RequestPreVote => {
+        MessageKind::RequestVote => {
+            (message.context.is_empty() || is_forced_vote(message))
+                && message.log_term <= message.term
+        }
+        MessageKind::RequestPreVote => {
             message.context.is_empty() && message.log_term <= message.term
+        }
+        // The votes that follow pass the promises that leases rest on. So it counts only from the
+        // leader of this very term, which has given its lease up; raft believes every sender, and
+        // would take a higher term from it.
+        MessageKind::TimeoutNow if message.term != view.term || view.leader != Some(from.id) => {
+            return Err(Refusal::Stale);
         }
         MessageKind::ReadIndex | MessageKind::ReadIndexResponse => {
             message.context.len() == CONTEXT_BYTES
@@ -110,6 +121,13 @@ pub(crate) fn check_unknown(envelope: &Envelope) -> Result<(), Refusal> {
     // The vote of a leader transfer passes: it breaks a promise, and such a replica makes none.
     let is_valid = has_valid_numbers(&envelope.message) && envelope.gc_floor.0 < NUMBER_MAX;
     if is_valid { Ok(()) } else { Err(Refusal::Malformed) }
+}
+
+/// Whether this is the vote request of a replica that its leader has told to campaign. The promise
+/// of a voter does not hold against it: the leader has given its lease up before
+/// (R22 in `docs/many-regions.md`).
+pub(crate) fn is_forced_vote(message: &Message) -> bool {
+    message.kind == MessageKind::RequestVote && message.context == raft::CAMPAIGN_TRANSFER
 }
 
 fn has_valid_numbers(message: &Message) -> bool {
@@ -280,6 +298,7 @@ mod tests {
             term: Term(5),
             last: Index(10),
             is_leader: true,
+            leader: Some(PeerId(2)),
             matched: Some(Index(7)),
         };
         change(&mut view);
@@ -375,11 +394,34 @@ mod tests {
     }
 
     #[test]
-    fn votes_of_a_transfer_and_unnamed_reads_are_refused() {
-        for kind in [MessageKind::RequestVote, MessageKind::RequestPreVote] {
-            let forced = filtered(kind, |e| e.message.context = vec![1].into());
-            assert_eq!(forced, Err(Refusal::Malformed));
+    fn only_votes_may_be_forced_and_only_by_the_exact_word() {
+        let voted = |kind, word: &'static [u8]| {
+            filtered(kind, |e| e.message.context = Bytes::from_static(word))
+        };
+        let forced: &[u8] = raft::CAMPAIGN_TRANSFER;
+        assert_eq!(voted(MessageKind::RequestVote, forced), Ok(()));
+        assert_eq!(voted(MessageKind::RequestPreVote, forced), Err(Refusal::Malformed));
+        for word in [&b"\x01"[..], b"CampaignElection", b"CampaignTransfer1", b"CampaignTransfe"] {
+            for kind in [MessageKind::RequestVote, MessageKind::RequestPreVote] {
+                assert_eq!(voted(kind, word), Err(Refusal::Malformed), "{word:?}");
+            }
         }
+    }
+
+    #[test]
+    fn only_the_leader_of_this_term_may_call_for_an_election() {
+        let called = |term, leader: Option<u64>| {
+            let by = |view: &mut FilterView<'_>| view.leader = leader.map(PeerId);
+            filtered_by(MessageKind::TimeoutNow, |e| e.message.term = Term(term), by)
+        };
+        assert_eq!(called(5, Some(2)), Ok(()));
+        for (term, leader) in [(4, Some(2)), (6, Some(2)), (5, Some(3)), (5, None)] {
+            assert_eq!(called(term, leader), Err(Refusal::Stale), "term {term}, leader {leader:?}");
+        }
+    }
+
+    #[test]
+    fn unnamed_reads_are_refused() {
         for kind in [MessageKind::ReadIndex, MessageKind::ReadIndexResponse] {
             let unnamed = filtered(kind, |e| e.message.context = Bytes::new());
             assert_eq!(unnamed, Err(Refusal::Malformed));
@@ -390,7 +432,12 @@ mod tests {
     fn a_term_is_believed_within_bounds_by_those_who_have_a_log() {
         for kind in all_kinds().filter(|kind| *kind != MessageKind::ReadIndex) {
             let with_term = |term| filtered(kind, |e| e.message.term = Term(term));
-            assert_eq!(with_term(5 + TERM_LEAD_MAX), Ok(()), "{kind:?}");
+            // Of another term than ours no leader is known.
+            let within = match kind {
+                MessageKind::TimeoutNow => Err(Refusal::Stale),
+                _ => Ok(()),
+            };
+            assert_eq!(with_term(5 + TERM_LEAD_MAX), within, "{kind:?}");
             assert_eq!(with_term(6 + TERM_LEAD_MAX), Err(Refusal::WildTerm), "{kind:?}");
             assert_eq!(with_term((1 << 60) - 1), Err(Refusal::WildTerm), "{kind:?}");
             let empty = |e: &mut Envelope| {

@@ -41,11 +41,18 @@ struct QueuedProposal {
 pub(crate) struct JoinedProposals {
     pub(crate) data: Vec<u8>,
     pub(crate) count: usize,
+    /// Whether it is a change of the region.
+    pub(crate) is_admin: bool,
 }
 
 impl ProposalQueue {
     pub(crate) fn queued(&self) -> usize {
         self.queue.len()
+    }
+
+    /// Whether a change of the region waits for its entry.
+    pub(crate) fn has_queued_admin(&self) -> bool {
+        self.queue.iter().any(|queued| queued.is_admin)
     }
 
     pub(crate) fn proposed(&self) -> usize {
@@ -111,12 +118,12 @@ impl ProposalQueue {
         }
         if let Some(alone) = self.queue.front().filter(|first| first.is_admin) {
             assert_eq!(count, 1, "a change of the region is an entry of its own");
-            return Some(JoinedProposals { count, data: alone.command.to_vec() });
+            return Some(JoinedProposals { count, data: alone.command.to_vec(), is_admin: true });
         }
         for queued in self.queue.iter().take(count) {
             joiner.add(queued.version, &queued.command);
         }
-        Some(JoinedProposals { count: joiner.count(), data: joiner.into_data() })
+        Some(JoinedProposals { count: joiner.count(), data: joiner.into_data(), is_admin: false })
     }
 
     fn count_that_join(&self, config: &Config) -> usize {

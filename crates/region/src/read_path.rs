@@ -9,7 +9,7 @@ use crate::consensus::Consensus;
 use crate::descriptor::Peer;
 use crate::effects::ReadGrant;
 use crate::error::Reject;
-use crate::ids::{Index, PeerId, RegionId, Ticket, Time};
+use crate::ids::{Index, PeerId, RegionId, Term, Ticket, Time};
 use crate::lease::Lease;
 use crate::message::{Message, MessageKind};
 use crate::read_index::{PendingRead, ReadIndexQueue};
@@ -179,6 +179,17 @@ impl ReadPath {
             step.stats.reads_turned_back += 1;
         }
         was_leased
+    }
+
+    /// The leader of `term` hands over: from now on a quorum confirms each read of the term, also
+    /// if the transfer fails.
+    pub(crate) fn void_lease(&mut self, term: Term) {
+        self.lease.void(term);
+    }
+
+    /// Whether the term has no lease, for good.
+    pub(crate) fn is_lease_void(&self, term: Term) -> bool {
+        self.lease.is_void(term)
     }
 
     /// Another leader or term.

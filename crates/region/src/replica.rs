@@ -24,6 +24,7 @@ use crate::error::Reject;
 use crate::event::{RegionChange, RequestPrecondition};
 use crate::ids::{Index, PeerId, StageId, Term, Ticket, Time};
 use crate::invariants::{self, ProgressNumbers};
+use crate::leader_transfer::LeaderTransfer;
 use crate::lease::Promise;
 use crate::message::{Envelope, Message, MessageKind};
 use crate::message_filter::{self, FilterView, Refusal};
@@ -40,6 +41,7 @@ mod numbers;
 mod sending;
 mod snapshots;
 mod splits;
+mod transfer;
 
 pub(crate) struct Replica {
     descriptor: Descriptor,
@@ -53,6 +55,7 @@ pub(crate) struct Replica {
     promise: Promise,
     compactor: Compactor,
     split_policy: SplitPolicy,
+    transfer: LeaderTransfer,
     /// To be sent at the end of the step.
     outgoing: Vec<eraftpb::Message>,
     /// Births of replicas by a split of this step.
@@ -93,6 +96,7 @@ impl Replica {
             promise,
             compactor: Compactor::new(applied),
             split_policy: SplitPolicy::default(),
+            transfer: LeaderTransfer::default(),
             outgoing: vec![],
             births: vec![],
             reported: Reported { role: (term, None), wild_terms: BTreeSet::new() },
@@ -181,7 +185,10 @@ impl Replica {
             MessageKind::Append if self.install.is_staged() => Err(Refusal::Installing),
             // For candidates of all terms: raft forgets its leader at the sight of a higher one,
             // while the leader still serves reads under its lease (docs/decisions/0005-leases.md).
-            MessageKind::RequestVote | MessageKind::RequestPreVote if self.promise.binds() => {
+            // A forced vote passes: the leader has ended its lease before it called for it (R22).
+            MessageKind::RequestVote | MessageKind::RequestPreVote
+                if self.promise.binds() && !message_filter::is_forced_vote(message) =>
+            {
                 Err(Refusal::VoteWithheld)
             }
             // Raft would pass it on; the follower asks the right one soon.
@@ -209,6 +216,7 @@ impl Replica {
             term: self.consensus.term(),
             last: self.consensus.last(),
             is_leader,
+            leader: self.consensus.leader(),
             matched: self.consensus.matched(from).filter(|_| is_leader),
         }
     }
@@ -245,6 +253,11 @@ impl Replica {
             && self.consensus.leader() == Some(from);
         if is_from_leader {
             self.promise.make(step.config.election_ticks);
+        }
+        let is_answer =
+            matches!(kind, MessageKind::AppendResponse | MessageKind::HeartbeatResponse);
+        if is_answer && term == self.consensus.term() && self.consensus.is_leader() {
+            self.transfer.note_answer(from, step.now);
         }
     }
 
@@ -330,6 +343,7 @@ impl Replica {
         step: &mut StepContext<'_>,
     ) {
         self.applying.complete(index, &mut self.consensus);
+        self.transfer.note_applied(index);
         if let Some(size) = size {
             self.split_policy.note_size(size);
         }
@@ -404,6 +418,7 @@ impl Replica {
     fn finish_step(&mut self, step: &mut StepContext<'_>) {
         // The role comes first: a deposed leader proposes nothing, and rejects what was queued.
         self.notice_role(step);
+        self.settle_transfer(step);
         self.propose_entry(step);
         // Before the Readies, so that the question leaves with this step's messages.
         self.read_path.ask(&mut self.consensus, step);
@@ -442,6 +457,7 @@ impl Replica {
         self.read_path.restart(is_leader, &why, step);
         self.split_policy.restart();
         self.compactor.restart();
+        self.transfer.restart(self.consensus.last());
         if !is_leader {
             // Only those that are not in the log: an entry of this leader may still be committed by
             // the next one, and a client that was refused would see its write happen.
@@ -454,7 +470,9 @@ impl Replica {
         let config = step.config;
         // A leader that commits faster than it applies would keep ever more entries in memory;
         // proposals wait in the queue instead, which is bounded and refuses.
+        // Raft refuses proposals while the lead is handed over.
         let may = self.consensus.is_leader()
+            && !self.consensus.is_transferring()
             && self.inflight_writes.depth() < config.pipeline_depth
             && !self.applying.lags(config.apply_lag_bytes_max);
         if !may {
@@ -464,6 +482,9 @@ impl Replica {
         let Some(joined) = self.proposals.join(config, has_room) else { return };
         let (index, term) = self.consensus.propose(joined.data);
         self.proposals.place(index, term, joined.count);
+        if joined.is_admin {
+            self.transfer.note_split(index);
+        }
         step.stats.entries_proposed += 1;
         step.stats.proposals_joined += joined.count as u64;
     }
@@ -499,7 +520,7 @@ impl Replica {
         self.proposals.reject_queued(&why, |ticket, why| step.reject(ticket, why));
         // Reads may be rejected wherever they wait: they have no effect that could be in doubt.
         self.read_path.drain(&why, step);
-        self.proposals.abandon()
+        self.proposals.abandon().chain(self.transfer.abandon())
     }
 
     /// Checks the whole state.
@@ -514,6 +535,7 @@ impl Replica {
         self.consensus.check();
         self.proposals.check(self.applying.handed_out());
         self.read_path.check(self.consensus.applied_index());
+        self.transfer.check(&self.consensus, self.read_path.is_lease_void(self.consensus.term()));
         self.applying.check(&self.consensus);
     }
 

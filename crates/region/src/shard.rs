@@ -291,6 +291,7 @@ impl Shard {
             }
             Event::Persisted { number, .. } => replica.persisted(number, step),
             Event::Split { ticket, split, .. } => replica.propose_split(ticket, split, step),
+            Event::TransferLeader { to, ticket, .. } => replica.transfer_leader(to, ticket, step),
             Event::Applied { index, changes, size, .. } => {
                 replica.applied(index, changes, size, step);
             }

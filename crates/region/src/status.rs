@@ -71,6 +71,12 @@ flotilla_base::metrics! { "raft",
         pub read_rounds: u64 => Counter(None),
         /// Splits that were applied to replicas here.
         pub splits: u64 => Counter(None),
+        /// Transfers of leadership that leaders here have begun.
+        pub transfers_begun: u64 => Counter(None),
+        /// Transfers of leadership after which another replica led.
+        pub transfers_done: u64 => Counter(None),
+        /// Transfers of leadership that were refused, or not done in time.
+        pub transfers_refused: u64 => Counter(None),
         /// Votes that were asked of replicas before their splits were applied here, and kept.
         pub held_votes: u64 => Counter(None),
         /// Snapshots that leaders here have sent.

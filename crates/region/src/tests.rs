@@ -12,5 +12,6 @@ mod reads;
 mod single;
 mod snapshots;
 mod splits;
+mod transfers;
 mod uninitialised;
 mod writes;

@@ -37,6 +37,8 @@ pub struct Coverage {
     pub splits: SplitCoverage,
     /// Snapshots, and replicas without data.
     pub snapshots: SnapshotCoverage,
+    /// Leaders that handed over.
+    pub transfers: TransferCoverage,
 }
 
 /// Sums over snapshots.
@@ -103,6 +105,17 @@ pub struct SplitCoverage {
     pub reads_turned_back: u64,
     /// Proposals and splits that had no effect because a split came before them.
     pub rejected: u64,
+}
+
+/// Sums over transfers of leadership.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransferCoverage {
+    /// Begun by a leader.
+    pub begun: u64,
+    /// Of these, those after which another one led.
+    pub done: u64,
+    /// Refused, or not done in time.
+    pub refused: u64,
 }
 
 /// Sums over the logs.
@@ -198,5 +211,8 @@ impl AddAssign for Coverage {
         self.splits.reads_turned_back += more.splits.reads_turned_back;
         self.splits.rejected += more.splits.rejected;
         self.snapshots += more.snapshots;
+        self.transfers.begun += more.transfers.begun;
+        self.transfers.done += more.transfers.done;
+        self.transfers.refused += more.transfers.refused;
     }
 }

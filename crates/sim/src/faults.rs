@@ -9,6 +9,7 @@ use flotilla_region::{MessageKind, RegionId};
 use crate::executor::InstallArrow;
 use crate::network::{NetworkConditions, Partition};
 use crate::node::{DirectorySwap, OperatorFlags};
+use crate::transfer_planner::TransferPlanner;
 
 /// One mishap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,6 +139,7 @@ pub(crate) struct Swarm {
 struct LaterFaults {
     bounds: ExtraFaults,
     snapshots: ExtraFaults,
+    transfers: TransferPlanner,
 }
 
 /// Kinds of faults that are drawn apart, so that old seeds draw the rest as ever.
@@ -219,6 +221,7 @@ impl Swarm {
         let mut extra = Rng::with_seed(rng.clone().u64(..));
         let bounds = draw_extra(Rng::with_seed(!extra.clone().u64(..)));
         let snapshots = draw_snapshot_faults(Rng::with_seed(bounds.rng.clone().u64(..)));
+        let transfers = TransferPlanner::draw(bounds.rng.clone().u64(..));
         let weight = *choose(&mut extra, &[1, 1, 1, HEAVY]);
         let keeps_end = weight == HEAVY && extra.bool();
         let width = if weight == 1 { *choose(&mut extra, &[1, 1, 1, 1, 1, WIDE]) } else { 1 };
@@ -238,7 +241,7 @@ impl Swarm {
             wrong_flags: draw_wrong_flags(&mut extra, stores),
             restart_us_max: *choose(rng, &[100_000, 1_000_000, 4_000_000]),
             kinds,
-            later: LaterFaults { bounds, snapshots },
+            later: LaterFaults { bounds, snapshots, transfers },
         }
     }
 
@@ -263,6 +266,7 @@ impl Swarm {
             later: LaterFaults {
                 bounds: ExtraFaults { rng: rng.fork(), kinds: Vec::new() },
                 snapshots: ExtraFaults { rng, kinds: Vec::new() },
+                transfers: TransferPlanner::idle(),
             },
             ..swarm
         }
@@ -286,6 +290,16 @@ impl Swarm {
         let mut rng = self.later.snapshots.rng.fork();
         let (delay_us, kind) = next_kind(&self.later.snapshots.kinds, &mut rng)?;
         Some((delay_us, self.fault(kind, &mut rng)))
+    }
+
+    /// The transfers of leadership.
+    pub(crate) fn transfers(&mut self) -> &mut TransferPlanner {
+        &mut self.later.transfers
+    }
+
+    /// No leader is transferred by hand.
+    pub(crate) fn without_transfers(&mut self) {
+        self.later.transfers = TransferPlanner::idle();
     }
 
     fn fault(&self, kind: FaultKind, rng: &mut Rng) -> Fault {

@@ -26,6 +26,7 @@ mod split_planner;
 mod task;
 mod terms;
 mod trace;
+mod transfer_planner;
 mod tso_oracle;
 mod workload;
 mod world;

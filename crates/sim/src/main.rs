@@ -33,6 +33,9 @@ struct Arguments {
     /// Splits no region.
     #[arg(long)]
     no_splits: bool,
+    /// Transfers no leader.
+    #[arg(long)]
+    no_transfers: bool,
     /// Prints everything that happens. One seed at a time.
     #[arg(long)]
     trace: bool,
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         events: arguments.events,
         stores: arguments.stores.map(usize::from),
         splits: !arguments.no_splits,
+        transfers: !arguments.no_transfers,
         printed: arguments.trace,
     };
     // A run's panic is in its report; the usual output about threads would drown it.
@@ -54,7 +58,11 @@ fn main() -> ExitCode {
     let next = AtomicU64::new(arguments.seed);
     let end = arguments.seed.saturating_add(arguments.seeds);
     let (send, receive) = mpsc::channel();
-    let mut summary = RunSummary { has_splits: options.splits, ..RunSummary::default() };
+    let mut summary = RunSummary {
+        has_splits: options.splits,
+        has_transfers: options.transfers,
+        ..RunSummary::default()
+    };
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             let (send, next) = (send.clone(), &next);
@@ -96,10 +104,11 @@ fn print_result(report: &SimReport, options: Options, is_alone: bool) {
     if let Some(failure) = &report.failure {
         let stores = options.stores.map_or(String::new(), |stores| format!(" --stores {stores}"));
         let splits = if options.splits { "" } else { " --no-splits" };
+        let transfers = if options.transfers { "" } else { " --no-transfers" };
         let events = options.events;
         println!(
             "seed {seed} FAILED: {failure}\n    replay: cargo run --release -p flotilla-sim -- \
-             --seed {seed} --events {events}{stores}{splits} --trace"
+             --seed {seed} --events {events}{stores}{splits}{transfers} --trace"
         );
     } else if is_alone {
         println!("seed {seed}: trace {:016x}", report.trace);
@@ -113,6 +122,8 @@ struct RunSummary {
     failures: u64,
     /// Whether regions could be split.
     has_splits: bool,
+    /// Whether leaders could be transferred.
+    has_transfers: bool,
     sum: SimReport,
 }
 
@@ -188,10 +199,16 @@ impl RunSummary {
             ("replicas that were not admitted", coverage.snapshots.not_admitted),
         ];
         let splits = splits.into_iter().filter(|_| self.has_splits);
+        let transfers = [
+            ("transfers of leaders", coverage.transfers.done),
+            ("transfers of leaders that failed", coverage.transfers.refused),
+        ];
+        let transfers = transfers.into_iter().filter(|_| self.has_transfers);
         corners
             .into_iter()
             .chain(snapshots)
             .chain(splits)
+            .chain(transfers)
             .filter(|(_, count)| *count == 0)
             .map(|(name, _)| name)
             .collect()

@@ -64,6 +64,8 @@ pub(crate) struct Network {
     conditions: NetworkConditions,
     /// By `from * stores + to`.
     cut: Vec<bool>,
+    /// How much later than others the messages of each link arrive.
+    late_us: Vec<u64>,
     last_arrival: Vec<SimTime>,
     passed_snapshots: PassedSnapshots,
 }
@@ -71,9 +73,15 @@ pub(crate) struct Network {
 impl Network {
     pub(crate) fn new(stores: usize, conditions: NetworkConditions, rng: Rng) -> Self {
         let links = stores * stores;
-        let passed_snapshots = PassedSnapshots::default();
-        let (cut, last_arrival) = (vec![false; links], vec![0; links]);
-        Self { stores, rng, conditions, cut, last_arrival, passed_snapshots }
+        Self {
+            stores,
+            rng,
+            conditions,
+            cut: vec![false; links],
+            late_us: vec![0; links],
+            last_arrival: vec![0; links],
+            passed_snapshots: PassedSnapshots::default(),
+        }
     }
 
     pub(crate) fn set_conditions(&mut self, conditions: NetworkConditions) {
@@ -109,7 +117,9 @@ impl Network {
             now + self.rng.u64(self.conditions.delay_us_min..=self.conditions.late_us_max)
         } else {
             let arrival = now + self.delay_us();
-            if self.conditions.is_ordered {
+            if self.late_us[link] > 0 {
+                arrival + self.late_us[link]
+            } else if self.conditions.is_ordered {
                 // Late messages are left out: one would hold up all that follow it on its link.
                 self.last_arrival[link] = self.last_arrival[link].max(arrival);
                 self.last_arrival[link]
@@ -135,10 +145,16 @@ impl Network {
         }
     }
 
+    /// All that a store sends from now on arrives so much later.
+    pub(crate) fn slow_down(&mut self, from: usize, us: u64) {
+        self.late_us[from * self.stores..(from + 1) * self.stores].fill(us);
+    }
+
     /// Mends every link.
     pub(crate) fn heal(&mut self) {
         // Those of other cuts as well: how long a cut lasts is chance anyway.
         self.cut.fill(false);
+        self.late_us.fill(0);
     }
 
     fn delay_us(&mut self) -> u64 {
@@ -160,6 +176,16 @@ mod tests {
 
     fn hears(network: &mut Network, from: usize, to: usize) -> bool {
         network.arrivals(0, from, to)[0].is_some()
+    }
+
+    #[test]
+    fn a_slow_store_is_heard_late_and_hears_in_time() {
+        let mut network = network(NetworkConditions::FAIR);
+        network.slow_down(1, 500_000);
+        assert!(network.arrivals(0, 1, 0)[0].is_some_and(|first| first > 500_000));
+        assert!(network.arrivals(0, 0, 1)[0].is_some_and(|first| first < 2_000));
+        network.heal();
+        assert!(network.arrivals(0, 1, 0)[0].is_some_and(|first| first < 2_000));
     }
 
     #[test]

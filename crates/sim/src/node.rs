@@ -200,6 +200,9 @@ impl SimNode {
             coverage.votes_withheld += stats.dropped.votes_withheld;
             coverage.splits.applied += stats.splits;
             coverage.splits.held_votes += stats.held_votes;
+            coverage.transfers.begun += stats.transfers_begun;
+            coverage.transfers.done += stats.transfers_done;
+            coverage.transfers.refused += stats.transfers_refused;
             coverage.bounds.late_steps += stats.late_steps;
             coverage.bounds.reads_turned_back += stats.reads_turned_back;
             coverage.bounds.wild_terms += stats.dropped.wild_terms;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_region::{
-    AdminCommand, Descriptor, Event, KeySpan, PeerId, RegionId, Reject, RequestPrecondition,
+    AdminCommand, Descriptor, Event, KeySpan, Peer, PeerId, RegionId, Reject, RequestPrecondition,
     SplitCommand, Ticket,
 };
 use flotilla_store::ApplyOutcome;
@@ -19,7 +19,7 @@ pub(crate) enum RequestOwner {
     Client(usize),
     /// The timestamp oracle on a store.
     TsoOracle(usize),
-    /// An operator who splits regions.
+    /// An operator who splits regions and transfers leaders.
     Operator,
     /// The run itself, at its end.
     Auditor,
@@ -33,6 +33,8 @@ pub(crate) enum RequestBody {
     /// All rows of the region.
     Scan,
     Split(SplitCommand),
+    /// Another replica should lead: this one, or the best.
+    Transfer(Option<PeerId>),
 }
 
 /// The reply of a store.
@@ -41,6 +43,8 @@ pub(crate) enum ClientReply {
     Wrote(ApplyOutcome),
     Got(Option<Bytes>),
     Scanned(Vec<(Bytes, Bytes)>),
+    /// Another replica leads.
+    Transferred(Peer),
     Refused(Reject),
 }
 
@@ -56,7 +60,9 @@ impl ClientReply {
             Self::Scanned(rows) => {
                 rows.iter().fold(2, |sum, (key, value)| mix(sum ^ digest(key)) ^ digest(value))
             }
-            Self::Wrote(_) | Self::Refused(_) => digest(format!("{self:?}").as_bytes()),
+            Self::Wrote(_) | Self::Transferred(_) | Self::Refused(_) => {
+                digest(format!("{self:?}").as_bytes())
+            }
         }
     }
 }
@@ -116,7 +122,7 @@ impl ClientRequest {
         let command = match &body {
             RequestBody::Write(ops) => Some(raw::encode(ops)),
             RequestBody::Split(split) => Some(AdminCommand::Split(split.clone()).encode()),
-            RequestBody::Get(_) | RequestBody::Scan => None,
+            RequestBody::Get(_) | RequestBody::Scan | RequestBody::Transfer(_) => None,
         };
         Self {
             owner,
@@ -141,6 +147,9 @@ impl ClientRequest {
         let (region, precondition) = (self.route.id, self.precondition());
         match (&self.body, &self.command) {
             (RequestBody::Split(split), _) => Event::Split { region, ticket, split: split.clone() },
+            (RequestBody::Transfer(to), _) => {
+                Event::TransferLeader { region, to: *to, ticket: Some(ticket) }
+            }
             (_, Some(command)) => {
                 Event::Propose { region, ticket, precondition, command: command.clone() }
             }
@@ -156,7 +165,7 @@ impl ClientRequest {
             RequestBody::Scan => {
                 return keys.iter().map(|key| (key.clone(), RegisterAction::Get)).collect();
             }
-            RequestBody::Split(_) => return Vec::new(),
+            RequestBody::Split(_) | RequestBody::Transfer(_) => return Vec::new(),
             RequestBody::Write(ops) => ops,
         };
         let mut actions = Vec::new();
@@ -210,7 +219,7 @@ impl ClientRequest {
         let mut keys: Vec<&Bytes> = Vec::new();
         match &self.body {
             // No claim about keys: a scan is clipped to the region.
-            RequestBody::Scan | RequestBody::Split(_) => return None,
+            RequestBody::Scan | RequestBody::Split(_) | RequestBody::Transfer(_) => return None,
             RequestBody::Get(key) => keys.push(key),
             RequestBody::Write(ops) => {
                 for op in ops {

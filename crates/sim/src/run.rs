@@ -29,13 +29,15 @@ pub struct Options {
     pub stores: Option<usize>,
     /// Whether regions are split by hand, in those seeds that draw it.
     pub splits: bool,
+    /// Whether leaders are transferred by hand, in those seeds that draw it.
+    pub transfers: bool,
     /// Whether to print all that happens.
     pub printed: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { events: 20_000, stores: None, splits: true, printed: false }
+        Self { events: 20_000, stores: None, splits: true, transfers: true, printed: false }
     }
 }
 
@@ -79,7 +81,10 @@ pub fn run(seed: u64, options: Options) -> SimReport {
 
 fn run_to_the_end(seed: u64, options: Options) -> SimReport {
     let mut rng = Rng::with_seed(seed);
-    let swarm = Swarm::draw(&mut rng, options.stores);
+    let mut swarm = Swarm::draw(&mut rng, options.stores);
+    if !options.transfers {
+        swarm.without_transfers();
+    }
     let splits = if options.splits { SplitPlanner::draw(seed) } else { SplitPlanner::idle(seed) };
     let settings = settings(&swarm, &mut rng);
     let trace = Trace::new(seed, options.printed);

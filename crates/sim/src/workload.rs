@@ -334,6 +334,7 @@ impl ClientWorkload {
                     .map(|key| RegisterAnswer::Seen(rows.get(key).copied().cloned()))
                     .collect()
             }
+            (RequestBody::Transfer(_), ClientReply::Transferred(_)) => Vec::new(),
             (RequestBody::Split(_), ClientReply::Wrote(ApplyOutcome::Done)) => {
                 let result = reference_model.result(ticket);
                 if result != Some(&ProposalResult::Split) {

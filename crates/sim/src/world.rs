@@ -26,6 +26,7 @@ mod messaging;
 #[cfg(test)]
 mod scripting;
 mod splitting;
+mod transferring;
 
 /// Between two beats of an oracle.
 const TICK_US: u64 = 100_000;
@@ -87,6 +88,8 @@ enum SimEvent {
     Start(usize),
     /// An operator splits a region.
     Split,
+    /// An operator has a region led elsewhere.
+    Transfer,
 }
 
 /// Whether a store stands still.
@@ -204,6 +207,7 @@ impl SimWorld {
         self.schedule_extra_fault();
         self.schedule_snapshot_fault();
         self.schedule_split();
+        self.schedule_transfer();
     }
 
     pub(crate) fn now(&self) -> SimTime {
@@ -304,6 +308,7 @@ impl SimWorld {
             }
             SimEvent::InjectFault(fault) => self.inject(fault)?,
             SimEvent::Split => self.split_by_hand()?,
+            SimEvent::Transfer => self.transfer_by_hand(),
             SimEvent::Resume { store, incarnation } => {
                 if self.nodes[store].incarnation() == incarnation {
                     self.resume(store)?;

@@ -159,6 +159,8 @@ impl Processes {
     /// Ends a store in good order.
     pub(crate) fn stop(&mut self, place: usize) {
         let mut store = self.stores[place].take().expect("the store runs");
+        // Kept open: `wait` would close it first, and the process would end at once.
+        let _stdin = store.stdin.take();
         kill_process(Pid::from_child(&store), Signal::TERM).unwrap();
         let ended = store.wait().unwrap();
         assert!(ended.success(), "store {place}: {ended}: {}", self.said(place));

@@ -1,5 +1,7 @@
 //! Arguments of a load.
 
+use std::path::PathBuf;
+
 use crate::tool::ClusterTarget;
 
 /// The arguments of `flotilla bench put`, `get`, `scan` and `mixed`.
@@ -37,6 +39,10 @@ pub(crate) struct LoadArgs {
     /// Where the keys are
     #[arg(long, value_enum, default_value_t = KeySpread::All)]
     pub(crate) regions: KeySpread,
+    /// Splits regions first, so that they have borders at the keys of this file: one a line; `\\`
+    /// is a backslash, `\xNN` a byte
+    #[arg(long, value_name = "FILE")]
+    pub(crate) split_keys: Option<PathBuf>,
     /// Rows of one scan
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) scan_rows: u32,

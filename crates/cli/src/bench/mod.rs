@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use flotilla_client::{Client, Config, Transport};
 
 use crate::diagnosis::explained;
+use crate::split_keys;
 use crate::tool::{self, Error};
 pub use args::KeySpread;
 use args::Workload;
@@ -56,12 +57,17 @@ pub fn run(args: &BenchArgs) -> ExitCode {
 }
 
 async fn measure(workload: Workload, args: &args::LoadArgs) -> Result<(), Error> {
+    let borders = args.split_keys.as_deref().map(split_keys::read).transpose()?;
     let client = Client::connect(&args.target.endpoints, config(args)).await?;
+    if let Some(borders) = &borders {
+        split_keys::split(&client, borders).await?;
+    }
     if workload.reads() && !args.no_fill {
         let bar = bar("fill", args.keys);
         load::fill(&client, args, &bar).await?;
         bar.finish_and_clear();
     }
+    let regions_before = client.regions().await?.len();
     let before = StoreCounts::read(&args.target).await?;
     let bar = match args.seconds {
         None => bar(workload.name(), args.requests),
@@ -70,7 +76,9 @@ async fn measure(workload: Workload, args: &args::LoadArgs) -> Result<(), Error>
     let outcome = load::run(&client, workload, args, &bar).await;
     bar.finish_and_clear();
     let counts = StoreCounts::read(&args.target).await?.since(before);
-    let report = LoadReport { workload, args, outcome: &outcome, counts };
+    // They may have been split meanwhile, which the rate shows.
+    let regions = (regions_before, client.regions().await?.len());
+    let report = LoadReport { workload, args, outcome: &outcome, regions, counts };
     report.print(&mut std::io::stdout().lock())?;
     match outcome.first_failure {
         None => Ok(()),

@@ -18,6 +18,8 @@ pub(crate) struct LoadReport<'a> {
     pub(crate) workload: Workload,
     pub(crate) args: &'a LoadArgs,
     pub(crate) outcome: &'a LoadOutcome,
+    /// Regions of the clients' keys, before and after the load.
+    pub(crate) regions: (usize, usize),
     /// `None` if the stores' counts cannot be compared.
     pub(crate) counts: Option<StoreCounts>,
 }
@@ -53,11 +55,18 @@ impl LoadReport<'_> {
         if self.args.unary { "unary" } else { "batch" }
     }
 
+    fn regions(&self) -> String {
+        match self.regions {
+            (before, after) if before == after => before.to_string(),
+            (before, after) => format!("{before} to {after}"),
+        }
+    }
+
     fn summary(&self) -> String {
         let (args, outcome) = (self.args, self.outcome);
         format!(
             "{}: {} requests in {:.2} s, {} failed\n\
-             {}, clients: {}, connections to each store: {}\n\
+             {}, clients: {}, connections to each store: {}, regions: {}\n\
              {:.0} requests/s, {:.1} us/request\n",
             self.workload.name(),
             self.succeeded() + outcome.failed,
@@ -66,6 +75,7 @@ impl LoadReport<'_> {
             self.transport(),
             args.clients,
             args.connections,
+            self.regions(),
             self.per_second(),
             self.micros_per_request(),
         )
@@ -112,6 +122,8 @@ impl LoadReport<'_> {
             "key_bytes": args.key_size,
             "value_bytes": args.value_size,
             "keys": args.keys,
+            "regions_before": self.regions.0,
+            "regions": self.regions.1,
             "seconds": outcome.elapsed.as_secs_f64(),
             "succeeded": self.succeeded(),
             "failed": outcome.failed,

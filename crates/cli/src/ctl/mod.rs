@@ -3,6 +3,7 @@
 mod region;
 mod rows;
 mod text;
+mod transfer;
 mod views;
 
 use std::process::ExitCode;
@@ -49,7 +50,7 @@ enum CtlCommand {
     Scan(rows::ScanArgs),
     /// Lists the regions: ranges, replicas, leaders, logs
     Regions,
-    /// Shows or splits one region
+    /// Shows or splits one region, or has it led elsewhere
     #[command(subcommand)]
     Region(region::RegionCommand),
     /// Lists the stores, and whether they answer

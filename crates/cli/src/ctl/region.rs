@@ -1,4 +1,4 @@
-//! One region: what its replicas say, and its split.
+//! One region: what its replicas say, its split and the transfer of its lead.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use flotilla_proto::peers::{RegionStatus, Space};
 use serde_json::{Value, json};
 
 use super::text::{ByteFormat, escape, hex};
-use super::views;
+use super::{transfer, views};
 use crate::tool::{ClusterTarget, Error, number, table};
 
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -30,6 +30,17 @@ pub(crate) enum RegionCommand {
         /// Where a part is to begin; may be given several times [default: the middle of its bytes]
         #[arg(long = "key", value_name = "KEY")]
         keys: Vec<String>,
+    },
+    /// Has another store lead a region: `flotilla ctl region transfer 2 --to s3`
+    ///
+    /// Requests for the region go on meanwhile: writes wait for a few milliseconds. Placement evens
+    /// out how many regions each store leads, and may transfer the lead of any of them again.
+    Transfer {
+        /// Which
+        id: u64,
+        /// Name or number of the store [default: the one that lacks least of the log]
+        #[arg(long, value_name = "STORE")]
+        to: Option<String>,
     },
 }
 
@@ -52,6 +63,9 @@ pub(crate) async fn run(
             let keys = keys.iter().map(|key| format.parse(key)).collect::<Result<Vec<_>, _>>()?;
             let client = Client::connect(&target.endpoints, target.config()).await?;
             parts(&client.split_region(*id, keys).await?, format, out)
+        }
+        RegionCommand::Transfer { id, to } => {
+            transfer::run(target, *id, to.as_deref(), format, out).await
         }
     }
 }

@@ -282,6 +282,11 @@ impl RegionSummary {
         replicas.max_by_key(|status| (status.term, status.role() == Role::Leader, status.applied))
     }
 
+    /// The replicas as their stores describe them, each with the store.
+    pub(crate) fn replicas(&self) -> &[(u64, RegionStatus)] {
+        &self.replicas
+    }
+
     /// Where the slowest and the fastest replica that answers is.
     fn applied(&self) -> (u64, u64) {
         let applied = self.replicas.iter().map(|(_, status)| status.applied);

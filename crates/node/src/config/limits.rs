@@ -33,6 +33,9 @@ pub struct LimitsConfig {
     /// Bytes that wait for the log or for applying before a shard takes no more from clients; at
     /// twice as much it takes no more entries from leaders either. Default 32 MiB, at least 1 MiB.
     pub backlog_bytes_max: usize,
+    /// Milliseconds that a store that stops takes to hand over the regions that it leads. Default
+    /// 5000, at most 60 000; 0: it hands none over.
+    pub hand_over_ms: u64,
     /// Connections at once. Default 4096, at least 16.
     pub connections_max: usize,
     /// Streams of one connection at once. Default 1024, at least 16.
@@ -62,6 +65,7 @@ impl Default for LimitsConfig {
             mailbox_bytes_max: 32 << 20,
             peer_queue_bytes_max: 32 << 20,
             backlog_bytes_max: 32 << 20,
+            hand_over_ms: 5_000,
             connections_max: 4096,
             streams_per_connection_max: 1024,
         }
@@ -98,6 +102,7 @@ impl LimitsConfig {
         let bytes = self.peer_queue_bytes_max as u64;
         within("limits.peer_queue_bytes_max", bytes, 16 << 20, 1 << 40)?;
         within("limits.backlog_bytes_max", self.backlog_bytes_max as u64, 1 << 20, 1 << 40)?;
+        within("limits.hand_over_ms", self.hand_over_ms, 0, 60_000)?;
         within("limits.connections_max", self.connections_max as u64, 16, 1 << 20)?;
         let streams = u64::from(self.streams_per_connection_max);
         within("limits.streams_per_connection_max", streams, 16, 1 << 20)

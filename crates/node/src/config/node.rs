@@ -44,7 +44,7 @@ pub struct NodeConfig {
     /// The id that the cluster must have. Default, and if 0: any; one is drawn at the bootstrap.
     pub cluster_id: u64,
     /// Regions that the clients' keys are split into at the bootstrap; later starts ignore it.
-    /// Default 16, at most 9998. Equal on all initial stores.
+    /// Default 1, at most 9998. Equal on all initial stores.
     pub regions: u64,
     /// Replicas of each data region, as far as there are stores. Default 3; odd, or a majority
     /// costs one more for nothing. A setting of the cluster.
@@ -82,7 +82,7 @@ impl Default for NodeConfig {
             data_dir: PathBuf::new(),
             initial_cluster: String::new(),
             cluster_id: 0,
-            regions: 16,
+            regions: 1,
             replicas: None,
             new: false,
             log: "info".to_owned(),

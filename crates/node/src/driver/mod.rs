@@ -4,9 +4,9 @@
 //! hands effects to the `workers`; `router` carries a request to its region and back, with
 //! `admission` control before it and `tickets` behind it; `routes` is the routing table. `split`
 //! splits regions, with ids of the `id_pool`; `splitter` has those split that ask for it by
-//! `split_wishes`; `reroute` is for requests that a split has overtaken. `threads` starts and ends
-//! the threads, `context` has the handles that they share. Sockets are not known here: messages to
-//! other stores go to a [`shard_thread::MessageSink`].
+//! `split_wishes`; `reroute` is for requests that a split has overtaken; `transfer` has leaders
+//! hand over. `threads` starts and ends the threads, `context` has the handles that they share.
+//! Sockets are not known here: messages to other stores go to a [`shard_thread::MessageSink`].
 
 pub(crate) mod admission;
 pub(crate) mod context;
@@ -22,4 +22,5 @@ pub(crate) mod split_wishes;
 pub(crate) mod splitter;
 pub(crate) mod threads;
 pub(crate) mod tickets;
+mod transfer;
 pub(crate) mod workers;

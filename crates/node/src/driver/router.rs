@@ -31,7 +31,7 @@ use crate::driver::id_pool::IdPool;
 use crate::driver::mailbox::Lane;
 use crate::driver::routes::RoutingTable;
 pub use crate::driver::routes::{Leadership, RouteChange};
-use crate::driver::shard_message::ShardMessage;
+use crate::driver::shard_message::{Mailboxes, ShardMessage};
 use crate::driver::tickets::{PendingRequest, TicketAnswer};
 use crate::failure::NodeFailure;
 
@@ -190,7 +190,7 @@ impl Router {
         let result = match self.ask(region, bytes, event, RequestError::Undecided).await {
             Ok(TicketAnswer::Applied(outcome)) => Ok(outcome),
             Ok(TicketAnswer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
-            Ok(TicketAnswer::Granted(_)) => unreachable!("the region grants reads only"),
+            Ok(other) => unreachable!("a proposal ended as {other:?}"),
             Err(error) => Err(error),
         };
         let counts = &self.shared.counts;
@@ -223,7 +223,7 @@ impl Router {
         let result = match self.ask(region, 0, event, late).await {
             Ok(TicketAnswer::Granted(index)) => Ok(self.snapshot(region, index)),
             Ok(TicketAnswer::Rejected(reject)) => Err(RequestError::Rejected(reject)),
-            Ok(TicketAnswer::Applied(_)) => unreachable!("only proposals are applied"),
+            Ok(other) => unreachable!("a read ended as {other:?}"),
             Err(error) => Err(error),
         };
         let counts = &self.shared.counts;
@@ -300,6 +300,11 @@ impl Router {
     /// The ranges and leaders of the regions here.
     pub(super) fn routes(&self) -> &RoutingTable {
         &self.shared.context.routes
+    }
+
+    /// The mailboxes of the shards.
+    pub(super) fn mailboxes(&self) -> &Mailboxes {
+        &self.shared.context.mailboxes
     }
 
     /// When a request that comes now is given up.
@@ -381,7 +386,8 @@ impl Router {
         let deadline = self.deadline();
         let weight = bytes.saturating_add(REQUEST_OVERHEAD_BYTES);
         // Held until the answer is here: a request that waits in a shard still occupies memory.
-        let _budget = self.shared.budget.admit(weight, deadline).await.map_err(refused)?;
+        let admitted = self.shared.budget.admit(weight, deadline).await;
+        let _budget = admitted.map_err(|why| self.refused(region, why))?;
         let mut wait = LeaderWaitState::default();
         let mut create_waits = 0;
         loop {
@@ -408,6 +414,21 @@ impl Router {
             if !leaderless || !self.await_leader(region, &mut wait).await {
                 return Ok(answer);
             }
+        }
+    }
+
+    fn refused(&self, region: RegionId, why: AdmissionError) -> RequestError {
+        match why {
+            AdmissionError::Full(reason) => busy(reason),
+            // A store that stops has handed its leaders over. A client that is told where its
+            // region is led goes there at once; else it would come back here until the connection
+            // breaks.
+            AdmissionError::Stopping => match self.leader(region) {
+                Some((_, leader)) if leader.store != self.shared.identity.store => {
+                    RequestError::Rejected(Reject::NotLeader { leader: Some(leader) })
+                }
+                _ => RequestError::Stopping,
+            },
         }
     }
 
@@ -438,13 +459,6 @@ impl Router {
             shared.counts.leader_waits.fetch_add(1, Ordering::Relaxed);
         }
         shared.leader_wait.await_leader(leadership, wait).await
-    }
-}
-
-fn refused(refused: AdmissionError) -> RequestError {
-    match refused {
-        AdmissionError::Full(reason) => busy(reason),
-        AdmissionError::Stopping => RequestError::Stopping,
     }
 }
 

@@ -156,6 +156,9 @@ impl<O: MessageSink> EffectSinks<O> {
         for grant in effects.reads.drain(..) {
             self.tickets.answer(grant.ticket, TicketAnswer::Granted(grant.index));
         }
+        for done in effects.transferred.drain(..) {
+            self.tickets.answer(done.ticket, TicketAnswer::Transferred(done.leader));
+        }
         for (ticket, reject) in effects.rejected.drain(..) {
             self.tickets.answer(ticket, TicketAnswer::Rejected(reject));
         }

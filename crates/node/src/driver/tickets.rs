@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flotilla_region::{Index, Reject, Ticket};
+use flotilla_region::{Index, Peer, Reject, Ticket};
 use flotilla_store::ApplyOutcome;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -23,6 +23,8 @@ pub(crate) enum TicketAnswer {
     Applied(ApplyOutcome),
     /// The read may take its snapshot now, which must have applied this entry.
     Granted(Index),
+    /// Another replica leads the region.
+    Transferred(Peer),
     /// The request was not carried out.
     Rejected(Reject),
 }

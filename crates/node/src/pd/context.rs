@@ -51,6 +51,8 @@ pub(super) struct PdShared {
     /// The store that takes this store's heartbeats; `None` while there is none.
     pub(super) reported_to: watch::Sender<Option<StoreId>>,
     pub(super) leader_waits: Semaphore,
+    /// Whether this store hands its leaders over, to stop.
+    pub(super) stopping: watch::Sender<bool>,
 }
 
 impl PdContext {
@@ -62,6 +64,7 @@ impl PdContext {
             pd_leader: watch::Sender::new(None),
             reported_to: watch::Sender::new(None),
             leader_waits: Semaphore::new(settings.leader_wait_count_max),
+            stopping: watch::Sender::new(false),
         };
         Self { shared: Arc::new(shared) }
     }

@@ -1,8 +1,8 @@
 //! Converts between placement's plain types and the protocols of clients and stores.
 
 use bytes::Bytes;
-use flotilla_placement::{RegionHeartbeat, RegionInfo, ReplicaInfo, StoreInfo};
-use flotilla_proto::peers::{RegionLeader, Space as SpaceProto};
+use flotilla_placement::{LeaderStep, RegionHeartbeat, RegionInfo, ReplicaInfo, StoreInfo};
+use flotilla_proto::peers::{LeaderTransfer, RegionLeader, Space as SpaceProto};
 use flotilla_proto::{metapb, pdpb};
 use flotilla_region::{Descriptor, Peer, RoleChange, Space, Term};
 
@@ -104,6 +104,11 @@ pub(super) fn sighting_from_proto(said: RegionLeader) -> Option<RegionHeartbeat>
     };
     let leader = said.leader.as_ref().map(replica_from_proto);
     Some(RegionHeartbeat { region, term: said.term, leader })
+}
+
+/// A transfer of leadership as the store that leads is asked for it.
+pub(super) fn step_to_proto(step: &LeaderStep) -> LeaderTransfer {
+    LeaderTransfer { region_id: step.region, to: Some(replica_to_proto(&step.to)) }
 }
 
 fn replica_from_peer(peer: &Peer) -> ReplicaInfo {

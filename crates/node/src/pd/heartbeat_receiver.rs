@@ -20,6 +20,9 @@ use super::heartbeat_sessions::Pings;
 use super::leader::PdLeader;
 use crate::membership::{run_from_wire, uuid_from_wire};
 
+/// Answers that wait for the connection: a ping, a registry and transfers.
+const ANSWERS_COUNT_MAX: usize = 3;
+
 /// The service that takes heartbeats.
 pub(super) struct HeartbeatReceiver(pub(super) PdContext);
 
@@ -33,7 +36,7 @@ impl Placement for HeartbeatReceiver {
         request: Request<Streaming<ReportRequest>>,
     ) -> Result<Response<Self::ReportStream>, Status> {
         let pd_leader = self.0.pd_leader().await?;
-        let (pings, answers) = mpsc::channel(1);
+        let (pings, answers) = mpsc::channel(ANSWERS_COUNT_MAX);
         tokio::spawn(listen(self.0.clone(), pd_leader, request.into_inner(), pings));
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
     }
@@ -100,5 +103,14 @@ fn take(
     let sightings: Vec<_> =
         report.regions.into_iter().filter_map(convert::sighting_from_proto).collect();
     pd_leader.hear(store, &sightings, report.full, report.echo);
+    pd_leader.note_stopping(store, report.stopping);
+    // Without room the steps wait for the next report.
+    if let Ok(room) = pings.try_reserve() {
+        let steps = pd_leader.transfers(store);
+        if !steps.is_empty() {
+            let transfers = steps.iter().map(convert::step_to_proto).collect();
+            room.send(Ok(ReportResponse { transfers, ..ReportResponse::default() }));
+        }
+    }
     Ok(())
 }

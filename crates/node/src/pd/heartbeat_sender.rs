@@ -11,8 +11,8 @@ use std::time::Duration;
 use flotilla_identity::{SYSTEM_REGION, StoreRegistry};
 use flotilla_proto::metapb;
 use flotilla_proto::peers::placement_client::PlacementClient;
-use flotilla_proto::peers::{RegionLeader, ReportRequest, ReportResponse};
-use flotilla_region::{Descriptor, RegionId, RoleChange, SPLIT_TERM, StoreId};
+use flotilla_proto::peers::{LeaderTransfer, RegionLeader, ReportRequest, ReportResponse};
+use flotilla_region::{Descriptor, PeerId, RegionId, RoleChange, SPLIT_TERM, StoreId};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
@@ -31,6 +31,9 @@ const WORD: Duration = Duration::from_millis(300);
 const FULL: Duration = Duration::from_secs(5);
 /// Backoff after a session that failed.
 const RETRY: Duration = Duration::from_millis(100);
+/// Backoff after a session that ended because another store leads placement: until it has the
+/// reports of all stores, it cannot say where regions are.
+const NEXT_LEADER: Duration = Duration::from_millis(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Keepalive: how long a connection may be silent before it counts as broken.
 const KEEPALIVE: Duration = Duration::from_secs(2);
@@ -41,16 +44,18 @@ const QUEUE_COUNT_MAX: usize = 16;
 pub(super) async fn run(context: PdContext) {
     let mut turn = 0;
     loop {
+        let mut backoff = RETRY;
         let leader = candidate(&context, turn).await;
         if let Some(leader) = leader {
             let result = session(&context, &leader).await;
             context.shared.reported_to.send_replace(None);
-            if let Err(status) = result {
-                tracing::debug!("reports to {} ended: {status}", leader.name);
+            match result {
+                Ok(()) => backoff = NEXT_LEADER,
+                Err(status) => tracing::debug!("reports to {} ended: {status}", leader.name),
             }
         }
         turn += 1;
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(backoff).await;
     }
 }
 
@@ -106,6 +111,7 @@ impl HeartbeatSession {
         reports: &mpsc::Sender<ReportRequest>,
     ) -> Result<(), Status> {
         let mut word = interval(WORD);
+        let mut stopping = self.context.shared.stopping.subscribe();
         let mut full = interval_at(Instant::now() + FULL, FULL);
         // After a suspend one heartbeat is enough, and not one for each interval that was missed.
         word.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -125,20 +131,35 @@ impl HeartbeatSession {
                     Err(RecvError::Lagged(_)) => self.everything(),
                     Err(RecvError::Closed) => return Ok(()),
                 },
+                // The sender lives as long as this session.
+                _ = stopping.changed() => self.report(Vec::new(), false),
                 _ = word.tick() => self.report(Vec::new(), false),
                 _ = full.tick() => self.everything(),
                 answer = answers.message() => {
-                    let Some(ReportResponse { wants_full, ping, registry }) = answer? else {
-                        return Ok(());
-                    };
+                    let Some(answer) = answer? else { return Ok(()) };
+                    let ReportResponse { wants_full, ping, registry, transfers } = answer;
                     self.echo = self.echo.max(ping);
                     if !registry.is_empty() {
                         self.learn(&registry).await;
                     }
+                    self.carry_out(transfers).await;
                     if wants_full { self.everything() } else { self.report(Vec::new(), false) }
                 }
             };
             reports.send(report).await.map_err(|_| gone())?;
+        }
+    }
+
+    /// Hands over what placement wants led elsewhere. The region decides whether that can be.
+    async fn carry_out(&self, transfers: Vec<LeaderTransfer>) {
+        let shared = &self.context.shared;
+        if *shared.stopping.borrow() {
+            return;
+        }
+        for LeaderTransfer { region_id, to } in transfers {
+            let (region, to) = (RegionId(region_id), to.unwrap_or_default());
+            tracing::debug!(%region, to = to.store_id, "placement has a leader transferred");
+            shared.router.request_transfer(region, PeerId(to.id)).await;
         }
     }
 
@@ -224,6 +245,7 @@ impl HeartbeatSession {
             level: run.level,
             schema: run.schema,
             registry_version: shared.membership.registry_version(),
+            stopping: *shared.stopping.borrow(),
         }
     }
 }

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use flotilla_identity::{MemberId, RunReport, SYSTEM_REGION, StoreRegistry};
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_placement::{
-    ClusterView, Config, IdAllocator, RegionHeartbeat, RowError, RowSwap, StoreInfo, SwapResult,
-    Timestamp, Tso, TsoError, rows,
+    ClusterView, Config, IdAllocator, LeaderBalanceLimits, LeaderStep, RegionHeartbeat, RowError,
+    RowSwap, StoreInfo, SwapResult, Timestamp, Tso, TsoError, rows,
 };
 use flotilla_region::{RequestPrecondition, StoreId, Term};
 use flotilla_store::ApplyOutcome;
@@ -23,6 +23,7 @@ use tonic::Status;
 
 use super::errors::not_leader;
 use super::heartbeat_sessions::{HeartbeatSessions, Pings};
+use super::leader_balancer::LeaderBalancer;
 use super::lookup::LookupResult;
 use crate::driver::router::{RequestError, Router};
 use crate::membership::Membership;
@@ -64,6 +65,7 @@ pub(super) struct PdLeader {
     started: Instant,
     cluster: Mutex<ClusterView>,
     sessions: Mutex<HeartbeatSessions>,
+    balancer: Mutex<LeaderBalancer>,
     /// Counts changes of the cluster, for those who wait for one.
     changes: watch::Sender<u64>,
     ids: Mutex<IdAllocator>,
@@ -118,6 +120,7 @@ impl PdLeader {
             started: Instant::now(),
             cluster: Mutex::new(ClusterView::new(Config::default(), stores)),
             sessions: Mutex::new(HeartbeatSessions::new(here_store)),
+            balancer: Mutex::new(LeaderBalancer::new(LeaderBalanceLimits::default())),
             changes: watch::Sender::new(0),
             ids: Mutex::new(ids),
             tso: Mutex::new(tso),
@@ -207,6 +210,19 @@ impl PdLeader {
         if self.sessions.lock().echo(store, echo) || changed {
             self.changes.send_modify(|count| *count += 1);
         }
+    }
+
+    /// A store says whether it hands its leaders over, to stop.
+    pub(super) fn note_stopping(&self, store: StoreId, is_stopping: bool) {
+        self.cluster.lock().note_stopping(store.0, is_stopping);
+    }
+
+    /// The transfers that a store should make now. Each is given once.
+    pub(super) fn transfers(&self, store: StoreId) -> Vec<LeaderStep> {
+        let here = self.router.identity().store.0;
+        let now_ms = self.now_ms();
+        let mut balancer = self.balancer.lock();
+        balancer.steps(now_ms, &self.cluster.lock(), here, store.0)
     }
 
     /// A store begins a heartbeat stream, and can be pinged by `pings`. The number tells this

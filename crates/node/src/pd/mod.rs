@@ -4,7 +4,8 @@
 //! `leader` is the state of one term, `heartbeat_sender` on every store reports the regions that
 //! the store leads, and `id_lender` fetches ids for regions that it splits. `split_regions` has
 //! regions split where they are led. `service` answers clients, by `lookup`; `heartbeat_receiver`
-//! takes in the heartbeats, `heartbeat_sessions` knows their streams; `stubs` are small services
+//! takes in the heartbeats, `heartbeat_sessions` knows their streams, `leader_balancer` evens out
+//! what stores lead; `stubs` are small services
 //! that clients expect of a PD. `context` is their shared state, `placement_driver` puts them
 //! together.
 
@@ -17,6 +18,7 @@ mod heartbeat_sender;
 mod heartbeat_sessions;
 mod id_lender;
 mod leader;
+mod leader_balancer;
 mod lookup;
 mod placement_driver;
 mod service;

@@ -33,6 +33,12 @@ impl PlacementDriver {
         Self { context, _tasks: tasks }
     }
 
+    /// Tells the leader of placement that this store hands its leaders over and stops: it should
+    /// get no others.
+    pub(crate) fn announce_stop(&self) {
+        self.context.shared.stopping.send_replace(true);
+    }
+
     /// The service that TiKV's clients ask for regions, stores, ids and timestamps.
     #[must_use]
     pub fn pd_server(&self) -> PdServer<impl Pd> {

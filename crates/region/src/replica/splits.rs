@@ -17,7 +17,8 @@ impl Replica {
     /// Asks the driver for a split, if this is the leader of a region that should be several.
     pub(super) fn want_split(&mut self, step: &mut StepContext<'_>) {
         // The system region is small, and found by its id.
-        if !self.consensus.is_leader() || self.descriptor.space == Space::System {
+        let is_system = self.descriptor.space == Space::System;
+        if is_system || !self.consensus.is_leader() || self.consensus.is_transferring() {
             return;
         }
         let config = &step.config.split;
@@ -39,6 +40,7 @@ impl Replica {
         let precondition = RequestPrecondition { version, ..RequestPrecondition::default() };
         let admitted = epoch::check(&precondition, &self.standing(), true)
             .and_then(|()| split.check(&self.descriptor).map_err(Reject::InvalidSplit))
+            .and_then(|()| self.check_no_transfer())
             .and_then(|()| {
                 let command = AdminCommand::Split(split);
                 self.proposals.admit_admin(ticket, &command, step.config)
@@ -46,6 +48,12 @@ impl Replica {
         if let Err(why) = admitted {
             step.reject(ticket, why);
         }
+    }
+
+    /// A split that waited beside a transfer would be lost with it, and its ids as well.
+    fn check_no_transfer(&self) -> Result<(), Reject> {
+        let reason = "the region is changing its leader";
+        if self.consensus.is_transferring() { Err(Reject::Busy { reason }) } else { Ok(()) }
     }
 
     /// A split was applied: the replica goes on with the last part of its range, and the store has

@@ -33,13 +33,17 @@ fn config(seed: u64) -> Config {
 /// Something bad happens, or something good.
 fn disturb(cluster: &mut Cluster) {
     let store = cluster.rng.u64(1..=3);
-    match cluster.rng.u32(0..12) {
+    match cluster.rng.u32(0..15) {
         0 | 1 => cluster.isolate(store),
         2 | 3 => cluster.heal(),
         4 if cluster.is_up(store) => cluster.crash(store),
         5 | 6 if !cluster.is_up(store) => cluster.restart(store),
         7 => cluster.pause(store, true),
         8 | 9 => (1..=3).for_each(|store| cluster.pause(store, false)),
+        12..15 if cluster.is_up(store) => {
+            let to = Some(cluster.rng.u64(1..=3)).filter(|_| cluster.rng.bool());
+            cluster.transfer(store, to);
+        }
         10 if cluster.is_up(store) => cluster.machines.get_mut(&store).unwrap().checkpoint(),
         _ if cluster.is_up(store) => cluster.push(store, Event::Campaign { region: REGION }),
         _ => {}

@@ -238,6 +238,20 @@ impl Cluster {
         ticket
     }
 
+    /// Asks a store to hand the lead over, to another store or to the best one.
+    pub(super) fn transfer(&mut self, store: u64, to: Option<u64>) -> Ticket {
+        let ticket = self.request(store, Bytes::new(), None);
+        let to = to.map(|store| peer(store).id);
+        self.push(store, Event::TransferLeader { region: REGION, to, ticket: Some(ticket) });
+        ticket
+    }
+
+    /// Takes messages of a kind out of the network, to be delivered later or never.
+    pub(super) fn intercept(&mut self, kind: MessageKind) -> Vec<Envelope> {
+        let taken = self.flying.extract_if(.., |_, envelope| envelope.message.kind == kind);
+        taken.map(|(_, envelope)| envelope).collect()
+    }
+
     fn request(&mut self, store: u64, key: Bytes, value: Option<u64>) -> Ticket {
         self.ticket_count += 1;
         let ticket = Ticket(self.ticket_count);
@@ -418,6 +432,9 @@ impl Cluster {
             let value = rows.get(key).cloned();
             self.note_answer(store, grant.ticket, Answer::Value(value));
         }
+        for LeaderTransferred { ticket, leader, .. } in effects.transferred.drain(..) {
+            self.note_answer(store, ticket, Answer::Transferred(leader));
+        }
         for (ticket, why) in effects.rejected.drain(..) {
             self.note_answer(store, ticket, Answer::Rejected(why));
         }
@@ -474,7 +491,7 @@ impl Cluster {
                 *seen = value.max(*seen);
             }
             Answer::Done => *seen = request.value.unwrap_or_default().max(*seen),
-            Answer::Rejected(_) => {}
+            Answer::Rejected(_) | Answer::Transferred(_) => {}
         }
         self.answers.insert(ticket, answer);
     }

@@ -70,6 +70,8 @@ pub(super) struct Disk {
 pub(super) enum Answer {
     Done,
     Rejected(Reject),
+    /// Another replica leads.
+    Transferred(Peer),
     Value(Option<Bytes>),
 }
 

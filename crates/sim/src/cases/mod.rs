@@ -9,5 +9,6 @@ mod leaders;
 mod requests;
 mod scenario;
 mod snapshots;
+mod transfers;
 
 use scenario::{DATA, Scenario};

@@ -1,6 +1,6 @@
 //! A running member: the core, its executor, and the state between them.
 
-use flotilla_region::{Effects, Event, MessageKind, Shard, StoreId};
+use flotilla_region::{Effects, Event, LeaderTransferred, MessageKind, Shard, StoreId};
 
 use super::handshakes::HandshakeDriver;
 use super::snapshot_streams::SnapshotStreams;
@@ -123,6 +123,8 @@ impl RunningStore {
             out.tasks.push((self.executor.notify_delay_us(), Task::Read(grant)));
         }
         goes_on()?;
+        let done = |done: LeaderTransferred| (done.ticket, ClientReply::Transferred(done.leader));
+        out.replies.extend(effects.transferred.drain(..).map(done));
         let refused = |(ticket, reject)| (ticket, ClientReply::Refused(reject));
         out.replies.extend(effects.rejected.drain(..).map(refused));
         self.streams.coverage.undecided += effects.undecided.len() as u64;

@@ -316,7 +316,7 @@ impl SimWorld {
         self.schedule(us + ISOLATED_US, SimEvent::HealLinks);
     }
 
-    fn schedule_probes(&mut self, region: RegionId, leader: usize) {
+    pub(super) fn schedule_probes(&mut self, region: RegionId, leader: usize) {
         self.schedule(PROBE_US, SimEvent::Probe { region, leader, times: PROBES });
     }
 

@@ -20,6 +20,21 @@ impl SimWorld {
         self.network.heal();
     }
 
+    /// Nothing that one store sends reaches the other.
+    pub(crate) fn cut_link(&mut self, from: usize, to: usize) {
+        self.network.cut(&Partition::Link { from, to });
+    }
+
+    /// All that a store sends from now on arrives so much later.
+    pub(crate) fn slow_down(&mut self, store: usize, us: u64) {
+        self.network.slow_down(store, us);
+    }
+
+    /// The messages of a store arrive as ever again.
+    pub(crate) fn hear_at_once(&mut self, store: usize) {
+        self.network.slow_down(store, 0);
+    }
+
     /// A store loses power, and starts again after a while.
     pub(crate) fn lose_power_for(&mut self, store: usize, us: u64) {
         self.crash_for(store, true, us);

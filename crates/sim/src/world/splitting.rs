@@ -38,7 +38,7 @@ impl SimWorld {
         self.accompany(&region, leader)
     }
 
-    fn ask_for_split(&mut self, region: &Descriptor, leader: usize) {
+    pub(super) fn ask_for_split(&mut self, region: &Descriptor, leader: usize) {
         let keys = self.workload.keys_in(region);
         let PlannedSplit { command, is_legal } = self.splits.plan(region, &keys);
         let leader = Some(leader).filter(|_| self.splits.asks_leader());

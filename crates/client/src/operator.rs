@@ -1,0 +1,59 @@
+//! Requests of operators to a single store.
+
+use std::time::Duration;
+
+use flotilla_proto::peers::operator_client::OperatorClient;
+use flotilla_proto::peers::{TransferLeaderRequest, TransferLeaderResponse};
+use tokio::time::timeout;
+use tonic::transport::Channel;
+
+use crate::config::Config;
+use crate::dial;
+use crate::error::Error;
+use crate::retry_budget::{describe, is_answer};
+
+/// Asks one store to do something, and only that one. Nothing is tried twice.
+#[derive(Debug, Clone)]
+pub struct StoreOperator {
+    address: String,
+    client: OperatorClient<Channel>,
+    time_limit: Duration,
+}
+
+impl StoreOperator {
+    /// For the store at `address`; connects when it is first asked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if `address` is no `host:port`.
+    pub fn new(address: &str, config: &Config) -> Result<StoreOperator, Error> {
+        let client = OperatorClient::new(dial::channel(address, config)?);
+        Ok(StoreOperator { address: address.to_owned(), client, time_limit: config.deadline })
+    }
+
+    /// Has another replica lead a region that this store leads: the one on store `to`, or the one
+    /// that lacks least of the log. The answer says which one leads, or why it could not be done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] if the store does not answer in time: it is then not known what has
+    /// come of it. [`Error::NotServing`] if it has no cluster yet, or stops.
+    pub async fn transfer_leader(
+        &self,
+        region_id: u64,
+        to: Option<u64>,
+    ) -> Result<TransferLeaderResponse, Error> {
+        let mut client = self.client.clone();
+        let request = TransferLeaderRequest { region_id, to_store: to.unwrap_or(0) };
+        let reason = match timeout(self.time_limit, client.transfer_leader(request)).await {
+            Ok(Ok(response)) => return Ok(response.into_inner()),
+            Ok(Err(status)) if is_answer(&status) => {
+                let (endpoint, reason) = (self.address.clone(), describe(&status));
+                return Err(Error::NotServing { endpoint, reason });
+            }
+            Ok(Err(status)) => describe(&status),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        Err(Error::Unreachable { endpoints: self.address.clone(), reason })
+    }
+}

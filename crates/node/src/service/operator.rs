@@ -1,0 +1,113 @@
+//! The operator service: what an operator has a store do.
+
+use flotilla_proto::metapb;
+use flotilla_proto::peers::operator_server::Operator;
+use flotilla_proto::peers::{TransferLeaderRequest, TransferLeaderResponse};
+use flotilla_region::{Peer, RegionId, Reject, StoreId, TransferError};
+use tonic::{Request, Response, Status};
+
+use crate::driver::router::{RequestError, Router};
+
+/// Serves `flotilla.peers.Operator`.
+pub(crate) struct OperatorServer {
+    pub(crate) router: Router,
+}
+
+#[tonic::async_trait]
+impl Operator for OperatorServer {
+    async fn transfer_leader(
+        &self,
+        request: Request<TransferLeaderRequest>,
+    ) -> Result<Response<TransferLeaderResponse>, Status> {
+        let TransferLeaderRequest { region_id, to_store } = request.into_inner();
+        let to = (to_store != 0).then_some(StoreId(to_store));
+        let response = match self.router.transfer_leader(RegionId(region_id), to).await {
+            Ok(leader) => TransferLeaderResponse {
+                leader: Some(peer_to_wire(leader)),
+                ..TransferLeaderResponse::default()
+            },
+            Err(error) => refusal(region_id, to, error)?,
+        };
+        Ok(Response::new(response))
+    }
+}
+
+/// Why not, in words, or where the region is led.
+fn refusal(
+    region: u64,
+    to: Option<StoreId>,
+    error: RequestError,
+) -> Result<TransferLeaderResponse, Status> {
+    let response = TransferLeaderResponse::default();
+    let refusal = match error {
+        RequestError::Rejected(Reject::NotLeader { leader }) => {
+            let led_by = leader.map(peer_to_wire);
+            return Ok(TransferLeaderResponse { is_led_elsewhere: true, led_by, ..response });
+        }
+        RequestError::Rejected(Reject::InvalidTransfer(why)) => words(to, why),
+        RequestError::Rejected(reject) => reject.to_string(),
+        RequestError::Undecided => "it is not known whether another store leads by now".to_owned(),
+        RequestError::Stopping => return Err(Status::unavailable("the store stops")),
+    };
+    Ok(TransferLeaderResponse { refusal: format!("region {region}: {refusal}"), ..response })
+}
+
+/// The refusal with the store that the operator has named, in place of its replica.
+fn words(to: Option<StoreId>, why: TransferError) -> String {
+    let Some(store) = to else { return why.to_string() };
+    match why {
+        TransferError::NotVoter(_) => format!("store {store} has no voter of it"),
+        TransferError::Silent(_) => format!("store {store} has not answered of late"),
+        TransferError::Lagging(_) => format!("the log of store {store} is too far behind"),
+        TransferError::TimedOut(_) => {
+            format!("store {store} did not take over in time; it may still do so")
+        }
+        TransferError::UnderWay(_)
+        | TransferError::NewLeader
+        | TransferError::Splitting
+        | TransferError::NoCandidate => why.to_string(),
+    }
+}
+
+fn peer_to_wire(peer: Peer) -> metapb::Peer {
+    metapb::Peer { id: peer.id.0, store_id: peer.store.0, ..metapb::Peer::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use flotilla_region::PeerId;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_region_and_the_store() {
+        let refused = |to, why| {
+            let error = RequestError::Rejected(Reject::InvalidTransfer(why));
+            refusal(7, to, error).unwrap().refusal
+        };
+        let (peer, store) = (PeerId(71), Some(StoreId(3)));
+        assert_eq!(
+            refused(store, TransferError::NotVoter(peer)),
+            "region 7: store 3 has no voter of it"
+        );
+        for why in [
+            TransferError::Silent(peer),
+            TransferError::Lagging(peer),
+            TransferError::TimedOut(peer),
+        ] {
+            let words = refused(store, why);
+            assert!(words.contains("store 3") && !words.contains("71"), "{words}");
+        }
+        assert!(refused(None, TransferError::NoCandidate).contains("no other voter"));
+        assert!(refused(None, TransferError::Lagging(peer)).contains("peer 71"));
+    }
+
+    #[test]
+    fn the_leader_is_named_if_it_is_elsewhere() {
+        let leader = Peer { id: PeerId(72), store: StoreId(2) };
+        let error = RequestError::Rejected(Reject::NotLeader { leader: Some(leader) });
+        let response = refusal(7, None, error).unwrap();
+        assert!(response.is_led_elsewhere && response.refusal.is_empty());
+        assert_eq!(response.led_by.map(|peer| peer.store_id), Some(2));
+    }
+}

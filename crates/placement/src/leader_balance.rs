@@ -1,0 +1,248 @@
+//! Leader balance: transfers of leadership that even out how many regions each store leads.
+//!
+//! A step moves the lead of one region to another of its stores. Steps are chosen along a path of
+//! stores from one that leads too many to one that leads at least two fewer, so the counts come
+//! within one of each other whenever the places of the replicas allow it, and no step is undone.
+//! A step under way counts as done until it is late; then it counts as not made, and its region
+//! rests. The region of placement itself counts where it is led, and is never moved: each move of
+//! it would be a change of the leader of placement.
+//!
+//! Nothing is proposed before the view is complete for a while: after a start leaders come and go,
+//! and stores that have not reported seem to lead nothing.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::cluster_view::{ClusterView, LeaderStatus};
+use crate::route_table::ReplicaInfo;
+
+/// Bounds of leader balance.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaderBalanceLimits {
+    /// How long the view must be complete before anything is proposed. Milliseconds.
+    pub settle_ms: u64,
+    /// A step that was not seen done by then counts as failed. Milliseconds.
+    pub step_ms: u64,
+    /// No second step for a region within this time. Milliseconds, at least `step_ms`.
+    pub rest_ms: u64,
+    /// Steps under way from one store, and to one.
+    pub under_way_max: usize,
+}
+
+impl Default for LeaderBalanceLimits {
+    fn default() -> Self {
+        Self { settle_ms: 3_000, step_ms: 3_000, rest_ms: 10_000, under_way_max: 4 }
+    }
+}
+
+/// A transfer of leadership that placement asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaderStep {
+    /// The region.
+    pub region: u64,
+    /// The store that leads it.
+    pub from_store: u64,
+    /// The replica that should lead it.
+    pub to: ReplicaInfo,
+}
+
+/// The state of leader balance in one term of placement.
+#[derive(Clone, Debug)]
+pub struct LeaderBalance {
+    limits: LeaderBalanceLimits,
+    /// Since when the view has been complete.
+    complete_since_ms: Option<u64>,
+    /// The last step of each region, for as long as the region rests.
+    steps: BTreeMap<u64, LastStep>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LastStep {
+    at_ms: u64,
+    step: LeaderStep,
+    is_done: bool,
+}
+
+/// The leaders of each store, with the steps under way counted as done.
+struct LeaderCounts<'a> {
+    /// How many regions each store leads that can lead more, or fewer.
+    counts: BTreeMap<u64, usize>,
+    /// The regions that may be moved, by the store that leads them.
+    movable: BTreeMap<u64, Vec<(u64, &'a [ReplicaInfo])>>,
+    outgoing: BTreeMap<u64, usize>,
+    incoming: BTreeMap<u64, usize>,
+}
+
+impl LeaderBalance {
+    /// Balance in a term that begins.
+    #[must_use]
+    pub fn new(limits: LeaderBalanceLimits) -> Self {
+        Self { limits, complete_since_ms: None, steps: BTreeMap::new() }
+    }
+
+    /// The steps to be taken now. `here` is the store that leads the region of placement. Linear in
+    /// the number of regions.
+    pub fn propose(&mut self, now_ms: u64, view: &ClusterView, here: u64) -> Vec<LeaderStep> {
+        let Some(mut leads) = self.look(now_ms, view, here) else {
+            self.complete_since_ms = None;
+            return vec![];
+        };
+        let since_ms = *self.complete_since_ms.get_or_insert(now_ms);
+        if now_ms.saturating_sub(since_ms) < self.limits.settle_ms {
+            return vec![];
+        }
+        let mut proposed = vec![];
+        while let Some(path) = leads.path(self.limits.under_way_max) {
+            for step in path {
+                self.steps.insert(step.region, LastStep { at_ms: now_ms, step, is_done: false });
+                proposed.push(step);
+            }
+        }
+        proposed
+    }
+
+    /// How many steps are under way.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.steps.values().filter(|last| !last.is_done).count()
+    }
+
+    /// Counts the leaders; none if the view has a hole or a region without a leader.
+    fn look<'a>(
+        &mut self,
+        now_ms: u64,
+        view: &'a ClusterView,
+        here: u64,
+    ) -> Option<LeaderCounts<'a>> {
+        let LeaderBalanceLimits { rest_ms, step_ms, .. } = self.limits;
+        self.steps.retain(|_, last| now_ms.saturating_sub(last.at_ms) < rest_ms);
+        let able = view.stores().map(|store| store.id).filter(|id| view.may_lead(now_ms, *id));
+        let mut leads = LeaderCounts {
+            counts: able.map(|id| (id, 0)).collect(),
+            movable: BTreeMap::new(),
+            outgoing: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+        };
+        leads.count(here);
+        let mut end: Option<&[u8]> = Some(b"");
+        for route in view.scan(now_ms, b"", b"") {
+            if end != Some(route.region.start.as_slice()) {
+                return None;
+            }
+            end = Some(route.region.end.as_slice()).filter(|end| !end.is_empty());
+            let leader = route.leader.filter(|_| route.leader_status == LeaderStatus::Fresh);
+            let last = self.steps.get_mut(&route.region.id);
+            let is_late = |last: &LastStep| now_ms.saturating_sub(last.at_ms) >= step_ms;
+            match last {
+                Some(last) if !last.is_done && !is_late(last) => {
+                    if leader.is_some_and(|leader| leader.store == last.step.to.store) {
+                        last.is_done = true;
+                    } else {
+                        leads.count_step(&last.step);
+                    }
+                    leads.count(last.step.to.store);
+                }
+                Some(last) => {
+                    last.is_done = true;
+                    leads.count(leader?.store);
+                }
+                None => {
+                    let (region, replicas) = (route.region.id, &route.region.replicas[..]);
+                    let store = leader?.store;
+                    leads.count(store);
+                    leads.movable.entry(store).or_default().push((region, replicas));
+                }
+            }
+        }
+        end.is_none().then_some(leads)
+    }
+}
+
+impl LeaderCounts<'_> {
+    fn count(&mut self, store: u64) {
+        if let Some(count) = self.counts.get_mut(&store) {
+            *count += 1;
+        }
+    }
+
+    fn count_step(&mut self, step: &LeaderStep) {
+        *self.outgoing.entry(step.from_store).or_default() += 1;
+        *self.incoming.entry(step.to.store).or_default() += 1;
+    }
+
+    /// Takes the shortest path by which the counts come nearer, beginning at the store that leads
+    /// the most.
+    fn path(&mut self, under_way_max: usize) -> Option<Vec<LeaderStep>> {
+        let mut from: Vec<(usize, u64)> =
+            self.counts.iter().map(|(store, count)| (*count, *store)).collect();
+        from.sort_unstable_by_key(|(count, store)| (std::cmp::Reverse(*count), *store));
+        let least = from.last()?.0;
+        let path = from
+            .into_iter()
+            .take_while(|(count, _)| *count >= least + 2)
+            .find_map(|(count, store)| self.path_from(store, count, under_way_max))?;
+        let (first, last) = (path.first()?.from_store, path.last()?.to.store);
+        *self.counts.get_mut(&first).expect("it was counted") -= 1;
+        *self.counts.get_mut(&last).expect("only such are on a path") += 1;
+        for step in &path {
+            self.count_step(step);
+            if let Some(movable) = self.movable.get_mut(&step.from_store) {
+                movable.retain(|(region, _)| *region != step.region);
+            }
+        }
+        Some(path)
+    }
+
+    /// Breadth first over the stores: an edge is a region that one leads and the other may.
+    fn path_from(&self, start: u64, count: usize, under_way_max: usize) -> Option<Vec<LeaderStep>> {
+        let has_room = |of: &BTreeMap<u64, usize>, store: u64| {
+            of.get(&store).copied().unwrap_or(0) < under_way_max
+        };
+        let mut reached_by: BTreeMap<u64, LeaderStep> = BTreeMap::new();
+        let mut seen = BTreeSet::from([start]);
+        let mut queue = VecDeque::from([start]);
+        while let Some(from_store) = queue.pop_front() {
+            if !has_room(&self.outgoing, from_store) {
+                continue;
+            }
+            let movable = self.movable.get(&from_store).into_iter().flatten();
+            let edges = movable.flat_map(|(region, to)| to.iter().map(move |to| (*region, *to)));
+            // Among the stores that are as near, first the one that leads least.
+            let mut next: BTreeMap<(usize, u64), LeaderStep> = BTreeMap::new();
+            for (region, to) in edges {
+                let Some(&leads) = self.counts.get(&to.store) else { continue };
+                if !seen.contains(&to.store) && has_room(&self.incoming, to.store) {
+                    let step = LeaderStep { region, from_store, to };
+                    next.entry((leads, to.store)).or_insert(step);
+                }
+            }
+            for ((leads, store), step) in next {
+                seen.insert(store);
+                reached_by.insert(store, step);
+                if leads + 2 <= count {
+                    return Some(trace_back(&reached_by, start, store));
+                }
+                queue.push_back(store);
+            }
+        }
+        None
+    }
+}
+
+/// The steps that lead from `start` to `store`.
+fn trace_back(
+    reached_by: &BTreeMap<u64, LeaderStep>,
+    start: u64,
+    mut store: u64,
+) -> Vec<LeaderStep> {
+    let mut path = vec![];
+    while store != start {
+        let step = reached_by[&store];
+        path.push(step);
+        store = step.from_store;
+    }
+    path.reverse();
+    path
+}
+
+#[cfg(test)]
+mod tests;
