@@ -132,7 +132,6 @@ impl Shard {
         } else {
             Promise::at_start(unborn.hard_state.term, self.config.election_ticks)
         };
-        effects.ranges.push(descriptor.clone());
         self.insert(unborn.born(descriptor), promise, campaigns)
             .unwrap_or_else(|error| panic!("a split has made what cannot be: {error}"));
         if let Some(asked) = self.held_votes.take(region, self.now) {
