@@ -11,7 +11,9 @@
 //! This is the node's backpressure: the shard leaves the lanes of appends and clients alone while
 //! its workers are behind (see [`OpenLanes`]). A slow disk slows down the senders of work and never
 //! stops heartbeats.
-
+//!
+//! A completion that was posted before a message was put into a lane comes out before it. So a
+//! client that was told of a new region finds its replica.
 //!
 //! Each lane is a lock-free queue: senders on many threads and the shard do not wait for each other
 //! (docs/decisions/0020). The shard sleeps only after it has announced that and has looked again,
@@ -170,8 +172,8 @@ impl<T> Mailbox<T> {
     /// Moves what the lanes hold now to `into`. False if that was nothing.
     fn drain(&self, into: &mut VecDeque<T>, open: OpenLanes) -> bool {
         let had = into.len();
-        // No more than there are now: completions may come as fast as they are taken.
-        into.extend((0..self.completions.len()).map_while(|_| self.completions.pop()));
+        self.drain_completions(into);
+        let in_order = into.len();
         for lane in LANES.into_iter().filter(|lane| open.includes(*lane)) {
             let lane = lane as usize;
             let mut freed = 0;
@@ -186,7 +188,18 @@ impl<T> Mailbox<T> {
                 "a lane has more room than it was made with"
             );
         }
+        // A completion may have come behind the first look, and before a message of a lane.
+        let from_lanes = into.len() - in_order;
+        if from_lanes > 0 {
+            self.drain_completions(into);
+            into.make_contiguous()[in_order..].rotate_left(from_lanes);
+        }
         into.len() > had
+    }
+
+    fn drain_completions(&self, into: &mut VecDeque<T>) {
+        // No more than there are now: completions may come as fast as they are taken.
+        into.extend((0..self.completions.len()).map_while(|_| self.completions.pop()));
     }
 
     /// Drops all messages and refuses new ones.
@@ -348,6 +361,33 @@ mod tests {
         }
         mailbox.close();
         shard.join().unwrap();
+    }
+
+    #[test]
+    fn a_completion_comes_before_what_was_sent_after_it() {
+        const COUNT: u32 = 20_000;
+        let mailbox = Arc::new(Mailbox::<(bool, u32)>::new(1 << 20, 1 << 20, 1 << 20));
+        let sender = std::thread::spawn({
+            let mailbox = Arc::clone(&mailbox);
+            move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                for number in 0..COUNT {
+                    mailbox.complete_all([(true, number)]);
+                    runtime.block_on(mailbox.send(Lane::Clients, (false, number), 1)).unwrap();
+                }
+            }
+        });
+        let (mut messages, mut completed, mut sent) = (VecDeque::new(), 0, 0);
+        while sent < COUNT {
+            assert!(mailbox.take(&mut messages, ALL, None));
+            for (is_completion, number) in messages.drain(..) {
+                let counter = if is_completion { &mut completed } else { &mut sent };
+                assert_eq!(number, *counter);
+                *counter += 1;
+                assert!(sent <= completed, "message {number} came before its completion");
+            }
+        }
+        sender.join().unwrap();
     }
 
     #[test]

@@ -42,10 +42,6 @@ const REQUEST_OVERHEAD_BYTES: usize = 1024;
 /// Least time between two log lines about reads that failed.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a request waits for the replica of a new region, and how often.
-const CREATE_WAIT: Duration = Duration::from_millis(1);
-const CREATE_WAITS: u32 = 20;
-
 /// Admission limits of the router. Every one bounds memory or waiting.
 #[derive(Clone, Debug)]
 pub struct RouterLimits {
@@ -389,7 +385,6 @@ impl Router {
         let admitted = self.shared.budget.admit(weight, deadline).await;
         let _budget = admitted.map_err(|why| self.refused(region, why))?;
         let mut wait = LeaderWaitState::default();
-        let mut create_waits = 0;
         loop {
             let mut waiting = self.send(region, weight, &event, deadline).await?;
             let answer = match timeout_at(deadline, &mut waiting.answer).await {
@@ -399,14 +394,6 @@ impl Router {
                 Ok(Err(_)) => return Err(RequestError::Stopping),
                 Err(_) => return Err(late),
             };
-            // A new region has its route a moment before its shard has its replica.
-            let unfound = matches!(answer, TicketAnswer::Rejected(Reject::RegionNotFound(_)));
-            if unfound && create_waits < CREATE_WAITS && self.routes().descriptor(region).is_some()
-            {
-                create_waits += 1;
-                tokio::time::sleep(CREATE_WAIT).await;
-                continue;
-            }
             // A client that gets `NotLeader` without a leader backs off, so the request waits here:
             // decision 6, `docs/decisions/0006-waiting-for-a-leader.md`.
             let leaderless =

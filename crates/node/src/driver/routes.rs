@@ -47,6 +47,8 @@ pub(crate) struct RoutingTable {
 struct RouteMaps {
     by_key: BTreeMap<(u8, Bytes), RegionId>,
     by_id: BTreeMap<RegionId, RegionEntry>,
+    /// Roles of new regions, heard of before their ranges: those come from another shard.
+    early: BTreeMap<RegionId, Leadership>,
 }
 
 struct RegionEntry {
@@ -173,9 +175,13 @@ impl RoutingTable {
 
     /// Records a change of roles and wakes the tasks that wait for it.
     pub(crate) fn note(&self, change: RoleChange) {
-        if let Some(route) = self.table.read().by_id.get(&change.region) {
-            let now = Leadership { term: change.term, leader: change.leader };
-            route.leadership.send_replace(now);
+        let now = Leadership { term: change.term, leader: change.leader };
+        if !self.table.read().set(change.region, now) {
+            let mut table = self.table.write();
+            // The range may have come between the two locks.
+            if !table.set(change.region, now) {
+                table.early.insert(change.region, now);
+            }
         }
         // An error means that there is no listener.
         let _ = self.changes.send(RouteChange::Role(change));
@@ -183,8 +189,14 @@ impl RoutingTable {
 }
 
 impl RouteMaps {
-    /// False if the region is known in this version, or a later one: both shards of a split report
-    /// its new regions.
+    /// Sets the leadership of a region. False if the region is not known.
+    fn set(&self, region: RegionId, now: Leadership) -> bool {
+        let route = self.by_id.get(&region);
+        route.inspect(|route| _ = route.leadership.send_replace(now)).is_some()
+    }
+
+    /// False if the region is known in this version, or a later one: a new region may be split
+    /// before the split that made it is reported.
     fn put(&mut self, descriptor: Descriptor) -> bool {
         let id = descriptor.id;
         let known = self.by_id.get(&id).map(|route| route.descriptor.epoch);
@@ -193,7 +205,7 @@ impl RouteMaps {
         }
         let start = |of: &Descriptor| (space_order(of.space), of.start.clone());
         let leadership = match self.by_id.remove(&id) {
-            None => watch::Sender::new(Leadership::default()),
+            None => watch::Sender::new(self.early.remove(&id).unwrap_or_default()),
             Some(before) => {
                 let old = start(&before.descriptor);
                 // A region that was split off may have taken the place.
@@ -280,6 +292,16 @@ mod tests {
             (10..).zip(keys.windows(2)).map(|(id, pair)| region(id, pair[0], pair[1], 2)).collect();
         many.push(region(1, "q", "", 2));
         assert_eq!(RoutingTable::new(many).siblings(RegionId(1), 1).len(), SIBLINGS_MAX);
+    }
+
+    #[test]
+    fn a_role_that_comes_before_its_range_is_kept() {
+        let table = RoutingTable::new(vec![region(3, "", "", 1)]);
+        let leader = Some(Peer::default());
+        table.note(RoleChange { region: RegionId(9), term: Term(6), leader, is_leader: true });
+        assert_eq!(table.leader(RegionId(9)), None);
+        table.note_ranges(vec![region(9, "", "m", 2), region(3, "m", "", 2)]);
+        assert_eq!(table.leader(RegionId(9)), Some((Term(6), Peer::default())));
     }
 
     #[tokio::test(start_paused = true)]

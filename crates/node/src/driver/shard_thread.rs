@@ -192,11 +192,11 @@ impl<O: MessageSink> EffectSinks<O> {
         for range in &ranges {
             tracing::info!(region = %range.id, version = range.epoch.version, "a range is new");
         }
-        // Before the replicas: the shard of a new one reports its range as well, and alone.
-        self.routes.note_ranges(ranges);
-        // Behind the log's queue: all that a new replica writes lies behind its birth.
+        // Behind the log's queue: all that a new replica writes lies behind its birth. Before the
+        // routes: a request that finds one of the new regions comes to its shard behind this.
         if !effects.created.is_empty() {
             mailboxes.complete_all(effects.created.drain(..).map(Event::Create));
         }
+        self.routes.note_ranges(ranges);
     }
 }

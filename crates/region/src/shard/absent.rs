@@ -58,7 +58,6 @@ impl Shard {
     pub(super) fn create_new(&mut self, new: NewReplica, effects: &mut Effects) {
         let NewReplica { descriptor, peer, campaigns } = new;
         let region = descriptor.id;
-        effects.ranges.push(descriptor.clone());
         let (found, earlier) = self.find_child(descriptor, peer, effects);
         // With this state it has answered no leader, so none counts on it: with the wait of a
         // start, a split would hold up its keys for an election timeout.
