@@ -131,6 +131,7 @@ fn raft_messages_are_numbered_as_in_raft_rs() {
         ("index", 6),
         ("entries", 7),
         ("commit", 8),
+        ("snapshot", 9),
         ("reject", 10),
         ("reject_hint", 11),
         ("context", 12),

@@ -46,20 +46,12 @@ pub struct Effects {
     pub unknown: Vec<Envelope>,
     /// Regions that should be split, with an `Event::Split`. Unanswered: repeated after some time.
     pub split_wishes: Vec<SplitWish>,
-    /// Reads that may now take their snapshot, and not before.
-    pub reads: Vec<ReadGrant>,
-    /// Transfers of leadership that are done: another replica leads.
-    pub transferred: Vec<LeaderTransferred>,
-    /// Requests that are not served.
-    pub rejected: Vec<(Ticket, Reject)>,
-    /// Proposals whose fate this replica does not learn: a snapshot has passed over their entries.
-    pub undecided: Vec<Ticket>,
+    /// The words to those who wait for requests.
+    pub answers: Answers,
     /// Leaders that came and went.
     pub roles: Vec<RoleChange>,
-    /// Proofs that this store's disk has lost what it had acknowledged: the store must end.
-    pub lost_logs: Vec<LostLog>,
-    /// Members whose messages are refused for their terms, each reported once.
-    pub wild_terms: Vec<WildTerm>,
+    /// What other replicas have shown to be wrong.
+    pub findings: Findings,
 }
 
 impl Effects {
@@ -78,13 +70,9 @@ impl Effects {
         self.discards.clear();
         self.unknown.clear();
         self.split_wishes.clear();
-        self.reads.clear();
-        self.transferred.clear();
-        self.rejected.clear();
-        self.undecided.clear();
+        self.answers.clear();
         self.roles.clear();
-        self.lost_logs.clear();
-        self.wild_terms.clear();
+        self.findings.clear();
     }
 
     /// Whether there is nothing to do.
@@ -103,13 +91,60 @@ impl Effects {
             && self.discards.is_empty()
             && self.unknown.is_empty()
             && self.split_wishes.is_empty()
-            && self.reads.is_empty()
+            && self.answers.is_empty()
+            && self.roles.is_empty()
+            && self.findings.is_empty()
+    }
+}
+
+/// The words to those who wait for requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answers {
+    /// Reads that may now take their snapshot, and not before.
+    pub reads: Vec<ReadGrant>,
+    /// Transfers of leadership that are done: another replica leads.
+    pub transferred: Vec<LeaderTransferred>,
+    /// Requests that are not served.
+    pub rejected: Vec<(Ticket, Reject)>,
+    /// Proposals whose fate this replica does not learn: a snapshot has passed over their entries.
+    pub undecided: Vec<Ticket>,
+}
+
+impl Answers {
+    fn clear(&mut self) {
+        self.reads.clear();
+        self.transferred.clear();
+        self.rejected.clear();
+        self.undecided.clear();
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.reads.is_empty()
             && self.transferred.is_empty()
             && self.rejected.is_empty()
             && self.undecided.is_empty()
-            && self.roles.is_empty()
-            && self.lost_logs.is_empty()
-            && self.wild_terms.is_empty()
+    }
+}
+
+/// What other replicas have shown to be wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Proofs that this store's disk has lost what it had acknowledged: the store must end.
+    pub lost_logs: Vec<LostLog>,
+    /// Members whose messages are refused for their terms, each reported once.
+    pub wild_terms: Vec<WildTerm>,
+}
+
+impl Findings {
+    fn clear(&mut self) {
+        self.lost_logs.clear();
+        self.wild_terms.clear();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lost_logs.is_empty() && self.wild_terms.is_empty()
     }
 }
 

@@ -79,9 +79,9 @@ pub use admin_command::{
 pub use config::{Config, InvalidConfig, QueueLimits, ReadConfig, SplitLimits, WindowConfig};
 pub use descriptor::{Descriptor, Epoch, KeyRange, Peer, RegionSize, Space};
 pub use effects::{
-    ApplyTask, BirthOrigin, Committed, Compaction, Effects, InstallTask, LeaderTransferred,
-    LogFetch, LogReset, LogWrite, LostLog, NewReplica, ReadGrant, ReplicaBirth, RoleChange,
-    SnapshotSend, SplitReason, SplitWish, WildTerm,
+    Answers, ApplyTask, BirthOrigin, Committed, Compaction, Effects, Findings, InstallTask,
+    LeaderTransferred, LogFetch, LogReset, LogWrite, LostLog, NewReplica, ReadGrant, ReplicaBirth,
+    RoleChange, SnapshotSend, SplitReason, SplitWish, WildTerm,
 };
 pub use entry::{EntryKind, HardState, LogEntry};
 pub use error::{CreateReplicaError, Reject, TransferError};

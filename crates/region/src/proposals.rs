@@ -201,8 +201,8 @@ impl ProposalQueue {
     }
 
     /// Gives up the tickets up to this entry: a snapshot takes the place of the log there, and does
-    /// not tell their fate. Those above it are rejected if they are of a former term, for terms grow
-    /// along a log; the others wait on.
+    /// not tell their fate. Those above it are rejected if they are of a former term, for terms
+    /// grow along a log; the others wait on.
     pub(crate) fn pass_over(
         &mut self,
         index: Index,

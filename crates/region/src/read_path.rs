@@ -145,7 +145,7 @@ impl ReadPath {
     /// Grants what waits for entries that are applied now.
     pub(crate) fn release(&mut self, region: RegionId, applied: Index, step: &mut StepContext<'_>) {
         let now = step.now;
-        let grants = &mut step.effects.reads;
+        let grants = &mut step.effects.answers.reads;
         self.reads.release(applied, |read, index| {
             let PendingRead { ticket, follower, leased, .. } = read;
             // A read that an earlier step admitted was right then, and waited for the apply index

@@ -160,12 +160,12 @@ impl Replica {
         match refusal {
             Refusal::LostLog(acknowledged) => {
                 let last = self.consensus.last();
-                step.effects.lost_logs.push(LostLog { region, from, acknowledged, last });
+                step.effects.findings.lost_logs.push(LostLog { region, from, acknowledged, last });
             }
             // Once for each member: it may repeat the message as often as it likes.
             Refusal::WildTerm if self.reported.wild_terms.insert(from.id) => {
                 let (term, here) = (envelope.message.term, self.consensus.term());
-                step.effects.wild_terms.push(WildTerm { region, from, term, here });
+                step.effects.findings.wild_terms.push(WildTerm { region, from, term, here });
             }
             _ => {}
         }

@@ -184,7 +184,7 @@ impl Shard {
             return false;
         }
         self.stats.late_steps += 1;
-        let grants: Vec<_> = effects.reads.extract_if(.., |grant| grant.by_lease).collect();
+        let grants: Vec<_> = effects.answers.reads.extract_if(.., |grant| grant.by_lease).collect();
         // Each region counts as touched, so `next_step` is at once and the quorum is asked without
         // waiting for a tick.
         for grant in grants {

@@ -16,6 +16,6 @@ pub(crate) struct StepContext<'a> {
 
 impl StepContext<'_> {
     pub(crate) fn reject(&mut self, ticket: Ticket, why: Reject) {
-        self.effects.rejected.push((ticket, why));
+        self.effects.answers.rejected.push((ticket, why));
     }
 }

@@ -85,7 +85,12 @@ impl UninitialisedSlot {
                 refusal.count(&mut step.stats.dropped);
                 if let Refusal::LostLog(acknowledged) = refusal {
                     let (region, from, last) = (self.region, envelope.from, Index(0));
-                    step.effects.lost_logs.push(LostLog { region, from, acknowledged, last });
+                    step.effects.findings.lost_logs.push(LostLog {
+                        region,
+                        from,
+                        acknowledged,
+                        last,
+                    });
                 }
             }
         }

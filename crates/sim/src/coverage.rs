@@ -23,10 +23,8 @@ pub struct Coverage {
     pub deaths_inside: u64,
     /// Terms led.
     pub leaderships: u64,
-    /// Reads answered under a lease.
-    pub reads_by_lease: u64,
-    /// Reads for which a quorum was asked.
-    pub reads_by_index: u64,
+    /// Reads that were granted.
+    pub reads: ReadsCoverage,
     /// Votes withheld because of a promise.
     pub votes_withheld: u64,
     /// Bootstraps, handshakes and refusals.
@@ -39,6 +37,15 @@ pub struct Coverage {
     pub snapshots: SnapshotCoverage,
     /// Leaders that handed over.
     pub transfers: TransferCoverage,
+}
+
+/// Sums over reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadsCoverage {
+    /// Granted under a lease.
+    pub by_lease: u64,
+    /// Those for which a quorum was asked.
+    pub by_index: u64,
 }
 
 /// Sums over snapshots.
@@ -197,8 +204,8 @@ impl AddAssign for Coverage {
         self.log.fetches_failed += more.log.fetches_failed;
         self.deaths_inside += more.deaths_inside;
         self.leaderships += more.leaderships;
-        self.reads_by_lease += more.reads_by_lease;
-        self.reads_by_index += more.reads_by_index;
+        self.reads.by_lease += more.reads.by_lease;
+        self.reads.by_index += more.reads.by_index;
         self.votes_withheld += more.votes_withheld;
         self.bounds.suspended_us += more.bounds.suspended_us;
         self.bounds.late_steps += more.bounds.late_steps;

@@ -195,8 +195,8 @@ impl SimNode {
             let stats = running.shard.stats();
             coverage += running.executor.coverage();
             coverage.snapshots += running.streams.coverage;
-            coverage.reads_by_lease += stats.reads_by_lease;
-            coverage.reads_by_index += stats.reads_by_index;
+            coverage.reads.by_lease += stats.reads_by_lease;
+            coverage.reads.by_index += stats.reads_by_index;
             coverage.votes_withheld += stats.dropped.votes_withheld;
             coverage.splits.applied += stats.splits;
             coverage.splits.held_votes += stats.held_votes;

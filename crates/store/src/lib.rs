@@ -11,7 +11,7 @@
 //! - [`Store::write_log`] carries out `Effects::log` and `Effects::compact`: one batch.
 //! - [`Store::fetch`] answers `Effects::fetches`.
 //! - [`Store::apply`] carries out `Effects::apply`: many regions, one transaction.
-//! - [`Store::read`] serves `Effects::reads` on a snapshot.
+//! - [`Store::read`] serves `Answers::reads` on a snapshot.
 //! - [`Store::open_snapshot`] reads what `Effects::snapshots` sends; [`Store::begin_stage`] and the
 //!   calls below it receive it; [`Store::install`] carries out `Effects::installs`.
 //! - [`Store::admit`] answers `Effects::unknown`.

@@ -177,7 +177,7 @@ impl Live {
         assert!(before.last == Index(0) || after.term.0 <= term_max, "{before:?} to {after:?}");
         let served = self.now.after_ms(late_ms);
         if self.shard.drop_leases_if_late(served, &mut self.effects) {
-            assert!(self.effects.reads.iter().all(|grant| !grant.by_lease), "{:?}", self.effects);
+            assert!(self.effects.answers.reads.iter().all(|grant| !grant.by_lease), "{:?}", self.effects);
             self.now = served;
         }
         self.shard.check_invariants();
@@ -186,7 +186,7 @@ impl Live {
 
     fn carry_out(&mut self) {
         let effects = &mut self.effects;
-        self.is_over |= !effects.lost_logs.is_empty();
+        self.is_over |= !effects.findings.lost_logs.is_empty();
         for envelope in effects.messages.drain(..) {
             let Message { kind, term, .. } = envelope.message;
             let is_vain =
@@ -196,9 +196,9 @@ impl Live {
         self.work.extend(effects.log.drain(..).map(Work::Write));
         self.work.extend(effects.fetches.drain(..).map(Work::Fetch));
         self.work.extend(effects.apply.drain(..).map(Work::Apply));
-        let granted = effects.reads.drain(..).map(|grant| grant.ticket);
-        let tickets = granted.chain(effects.rejected.drain(..).map(|(ticket, _)| ticket));
-        let tickets = tickets.chain(effects.undecided.drain(..));
+        let granted = effects.answers.reads.drain(..).map(|grant| grant.ticket);
+        let tickets = granted.chain(effects.answers.rejected.drain(..).map(|(ticket, _)| ticket));
+        let tickets = tickets.chain(effects.answers.undecided.drain(..));
         for ticket in tickets {
             assert!(self.waiting.remove(&ticket), "ticket {ticket} comes out again");
         }

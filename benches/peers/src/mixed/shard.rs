@@ -25,7 +25,7 @@ pub fn run(cluster: &Cluster, context: &StoreContext, mut shard: Shard) -> Resul
         effects.clear();
         shard.step(cluster.now(), events.drain(..), &mut effects);
         shard.drop_leases_if_late(cluster.now(), &mut effects);
-        if let Some(lost) = effects.lost_logs.first() {
+        if let Some(lost) = effects.findings.lost_logs.first() {
             return Err(lost.to_string().into());
         }
         carry_out(cluster, context, &mut effects);
@@ -63,10 +63,10 @@ fn carry_out(cluster: &Cluster, context: &StoreContext, effects: &mut Effects) {
     for change in effects.roles.drain(..).filter(|change| change.is_leader) {
         cluster.note_leader(change.region, context.at);
     }
-    if !effects.reads.is_empty() || !effects.rejected.is_empty() {
-        let granted = effects.reads.drain(..).map(|grant| Answer::Granted(grant.ticket));
-        let rejected = effects.rejected.drain(..).map(|(t, reject)| Answer::Rejected(t, reject));
+    if !effects.answers.reads.is_empty() || !effects.answers.rejected.is_empty() {
+        let granted = effects.answers.reads.drain(..).map(|grant| Answer::Granted(grant.ticket));
+        let rejected = effects.answers.rejected.drain(..).map(|(t, reject)| Answer::Rejected(t, reject));
         cluster.answer(granted.chain(rejected));
     }
-    effects.wild_terms.clear();
+    effects.findings.wild_terms.clear();
 }

@@ -91,7 +91,7 @@ impl<O: MessageSink> ShardThread<O> {
             // The step itself may have taken longer than a lease had left (decision 5,
             // `docs/decisions/0005-leases.md`).
             self.shard.drop_leases_if_late(self.clock.now(), &mut effects);
-            if let Some(lost) = effects.lost_logs.first() {
+            if let Some(lost) = effects.findings.lost_logs.first() {
                 // Nothing of this step leaves the store: its disk has forgotten what it had
                 // promised.
                 self.failure.refuse(&format!("store {}: {lost}", self.store));
@@ -150,19 +150,19 @@ impl<O: MessageSink> EffectSinks<O> {
             );
             self.routes.note(change);
         }
-        for wild in effects.wild_terms.drain(..) {
+        for wild in effects.findings.wild_terms.drain(..) {
             tracing::warn!("{wild}");
         }
-        for grant in effects.reads.drain(..) {
+        for grant in effects.answers.reads.drain(..) {
             self.tickets.answer(grant.ticket, TicketAnswer::Granted(grant.index));
         }
-        for done in effects.transferred.drain(..) {
+        for done in effects.answers.transferred.drain(..) {
             self.tickets.answer(done.ticket, TicketAnswer::Transferred(done.leader));
         }
-        for (ticket, reject) in effects.rejected.drain(..) {
+        for (ticket, reject) in effects.answers.rejected.drain(..) {
             self.tickets.answer(ticket, TicketAnswer::Rejected(reject));
         }
-        effects.undecided.drain(..).for_each(|ticket| self.tickets.leave_open(ticket));
+        effects.answers.undecided.drain(..).for_each(|ticket| self.tickets.leave_open(ticket));
         assert!(effects.is_empty(), "an effect was not handed over");
     }
 

@@ -164,7 +164,7 @@ impl Replica {
         // Before anything else is claimed: an entry of these may have been applied elsewhere.
         let SnapshotHead { index, term, .. } = task.head;
         let passed = self.proposals.pass_over(index, term, |ticket, why| step.reject(ticket, why));
-        step.effects.undecided.extend(passed);
+        step.effects.answers.undecided.extend(passed);
         let why = Reject::NotLeader { leader: self.leader() };
         self.read_path.drain(&why, step);
         step.effects.installs.push(task);

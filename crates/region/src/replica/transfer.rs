@@ -24,7 +24,7 @@ impl Replica {
         if to == Some(self.me.id) {
             let region = self.descriptor.id;
             let done = ticket.map(|ticket| LeaderTransferred { region, ticket, leader: self.me });
-            return step.effects.transferred.extend(done);
+            return step.effects.answers.transferred.extend(done);
         }
         let chosen = if self.proposals.has_queued_admin() {
             // It would wait with the others, and the next leader knows nothing of it.
@@ -57,7 +57,7 @@ impl Replica {
                 step.stats.transfers_done += 1;
                 let region = self.descriptor.id;
                 let done = ticket.map(|ticket| LeaderTransferred { region, ticket, leader });
-                step.effects.transferred.extend(done);
+                step.effects.answers.transferred.extend(done);
             }
             Err(why) => refuse(ticket, Reject::InvalidTransfer(why), step),
         }

@@ -115,11 +115,11 @@ impl Shard {
             Event::Propose { ticket, .. }
             | Event::Read { ticket, .. }
             | Event::Split { ticket, .. } => {
-                effects.rejected.push((ticket, Reject::RegionNotFound(region)));
+                effects.answers.rejected.push((ticket, Reject::RegionNotFound(region)));
             }
             Event::TransferLeader { ticket, .. } => {
                 let why = Reject::RegionNotFound(region);
-                effects.rejected.extend(ticket.map(|ticket| (ticket, why)));
+                effects.answers.rejected.extend(ticket.map(|ticket| (ticket, why)));
             }
             // A checkpoint may have the rows of a split before its replica is here, which begins
             // with the index that it reports.

@@ -421,26 +421,26 @@ impl Cluster {
             let phase = SnapshotPhase::Queued;
             self.streams.push(SnapshotStream { from: store, life, send, phase, due });
         }
-        for ticket in effects.undecided.drain(..) {
+        for ticket in effects.answers.undecided.drain(..) {
             self.waiting.remove(&ticket).expect("a ticket comes out once");
             self.undecided.push(ticket);
         }
-        for grant in effects.reads.drain(..) {
+        for grant in effects.answers.reads.drain(..) {
             let (applied, _, rows) = &machine.disks[&grant.region].applied;
             assert!(*applied >= grant.index, "{grant:?} at {applied}");
             let key = &self.waiting[&grant.ticket].key;
             let value = rows.get(key).cloned();
             self.note_answer(store, grant.ticket, Answer::Value(value));
         }
-        for LeaderTransferred { ticket, leader, .. } in effects.transferred.drain(..) {
+        for LeaderTransferred { ticket, leader, .. } in effects.answers.transferred.drain(..) {
             self.note_answer(store, ticket, Answer::Transferred(leader));
         }
-        for (ticket, why) in effects.rejected.drain(..) {
+        for (ticket, why) in effects.answers.rejected.drain(..) {
             self.note_answer(store, ticket, Answer::Rejected(why));
         }
         self.roles.extend(effects.roles.drain(..).map(|role| (store, role)));
-        self.lost_logs.extend(effects.lost_logs.drain(..).map(|lost| (store, lost)));
-        self.wild_terms.extend(effects.wild_terms.drain(..).map(|wild| (store, wild)));
+        self.lost_logs.extend(effects.findings.lost_logs.drain(..).map(|lost| (store, lost)));
+        self.wild_terms.extend(effects.findings.wild_terms.drain(..).map(|wild| (store, wild)));
         machine.carry_out(&mut effects, self.now, &mut self.rng);
         assert!(effects.is_empty());
     }

@@ -90,7 +90,7 @@ fn a_replica_that_installs_is_silent() {
             },
         ]);
         let why = Reject::NotLeader { leader: Some(peer(1)) };
-        assert_eq!(effects.rejected, [(Ticket(1), why.clone()), (Ticket(2), why)]);
+        assert_eq!(effects.answers.rejected, [(Ticket(1), why.clone()), (Ticket(2), why)]);
         assert_eq!(effects.discards, [StageId(2)]);
         assert!(effects.messages.is_empty() && effects.log.is_empty());
         assert_eq!(single.shard.status(REGION).unwrap().applied, Index(1));

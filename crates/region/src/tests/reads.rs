@@ -226,7 +226,7 @@ fn a_new_leader_waits_for_an_entry_of_its_own_term() {
     shard.step(Time(1), [read].into_iter(), &mut effects);
     let number = effects.log.iter().rfind(|write| write.sync).unwrap().number;
     shard.step(Time(2), [Event::Persisted { region: REGION, number }].into_iter(), &mut effects);
-    assert!(effects.reads.is_empty(), "committed, but not applied");
+    assert!(effects.answers.reads.is_empty(), "committed, but not applied");
     let index = Index(1);
     shard.step(
         Time(3),
@@ -235,7 +235,7 @@ fn a_new_leader_waits_for_an_entry_of_its_own_term() {
     );
     let (by_lease, follower) = (false, false);
     assert_eq!(
-        effects.reads,
+        effects.answers.reads,
         [ReadGrant { region: REGION, ticket: Ticket(1), by_lease, follower, index }]
     );
 }
@@ -270,11 +270,11 @@ fn a_lease_does_not_replace_applying() {
     shard.step(now, [read(1)].into_iter(), &mut effects);
     shard.step(now, [read(2)].into_iter(), &mut effects);
     assert_eq!(shard.stats().reads_by_lease, 1, "the first read earned a lease");
-    assert!(effects.reads.is_empty(), "nothing is applied");
+    assert!(effects.answers.reads.is_empty(), "nothing is applied");
     let applied =
         |index| Event::Applied { region: REGION, index: Index(index), changes: vec![], size: None };
     shard.step(now, [applied(1)].into_iter(), &mut effects);
-    assert!(effects.reads.is_empty(), "the entry of its own term is not applied");
+    assert!(effects.answers.reads.is_empty(), "the entry of its own term is not applied");
     shard.step(now, [applied(2)].into_iter(), &mut effects);
-    assert_eq!(effects.reads.len(), 2);
+    assert_eq!(effects.answers.reads.len(), 2);
 }

@@ -198,7 +198,7 @@ fn each_refusal_has_its_reason_and_changes_nothing() {
     let shard = &mut Shard::new(Config::default());
     let event = Event::TransferLeader { region: REGION, to: None, ticket: Some(Ticket(1)) };
     shard.step(Time(0), [event].into_iter(), &mut effects);
-    assert_eq!(effects.rejected, [(Ticket(1), Reject::RegionNotFound(REGION))]);
+    assert_eq!(effects.answers.rejected, [(Ticket(1), Reject::RegionNotFound(REGION))]);
 }
 
 /// C6: neither waits for the other, and neither begins beside it.

@@ -100,7 +100,8 @@ fn what_is_refused_comes_back_in_the_same_step() {
         propose(REGION, 5, 900, Some(1)),
     ];
     shard.step(Time(1), events.into_iter(), &mut effects);
-    let rejected: Vec<_> = effects.rejected.iter().map(|(ticket, why)| (ticket.0, why)).collect();
+    let rejected: Vec<_> =
+        effects.answers.rejected.iter().map(|(ticket, why)| (ticket.0, why)).collect();
     assert!(matches!(
         rejected[..],
         [
@@ -174,6 +175,6 @@ fn draining_tells_apart_what_had_no_effect_from_what_may_have() {
     machine.shard.step(now, machine.inbox.drain(..), &mut effects);
     effects.clear();
     assert_eq!(machine.shard.drain(&mut effects), [in_log]);
-    assert_eq!(effects.rejected, [(queued, Reject::NotLeader { leader: None })]);
+    assert_eq!(effects.answers.rejected, [(queued, Reject::NotLeader { leader: None })]);
     machine.shard.check_invariants();
 }

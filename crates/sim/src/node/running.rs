@@ -51,7 +51,7 @@ impl RunningStore {
         self.shard.check_invariants();
         // A failure here, and not a refusal: no disk of the simulator loses what it has synced, and
         // a swapped one is found by its greetings.
-        if let Some(lost) = self.effects.lost_logs.first() {
+        if let Some(lost) = self.effects.findings.lost_logs.first() {
             return Err(StopReason::CheckFailure(format!("store {store}: {lost}")));
         }
         self.stall
@@ -66,7 +66,7 @@ impl RunningStore {
     /// terms are counted by the core.
     fn carry_out(&mut self, out: &mut Outbox) -> Result<(), StopReason> {
         let effects = &mut self.effects;
-        effects.wild_terms.clear();
+        effects.findings.wild_terms.clear();
         // A step without effects has no lists to die between.
         let mut lists_left = self.lists_left.filter(|_| !effects.is_empty());
         if !effects.births.is_empty() {
@@ -119,16 +119,16 @@ impl RunningStore {
             out.tasks.push((self.executor.notify_delay_us(), task));
         }
         goes_on()?;
-        for grant in effects.reads.drain(..) {
+        for grant in effects.answers.reads.drain(..) {
             out.tasks.push((self.executor.notify_delay_us(), Task::Read(grant)));
         }
         goes_on()?;
         let done = |done: LeaderTransferred| (done.ticket, ClientReply::Transferred(done.leader));
-        out.replies.extend(effects.transferred.drain(..).map(done));
+        out.replies.extend(effects.answers.transferred.drain(..).map(done));
         let refused = |(ticket, reject)| (ticket, ClientReply::Refused(reject));
-        out.replies.extend(effects.rejected.drain(..).map(refused));
-        self.streams.coverage.undecided += effects.undecided.len() as u64;
-        out.undecided.append(&mut effects.undecided);
+        out.replies.extend(effects.answers.rejected.drain(..).map(refused));
+        self.streams.coverage.undecided += effects.answers.undecided.len() as u64;
+        out.undecided.append(&mut effects.answers.undecided);
         goes_on()?;
         out.roles.append(&mut effects.roles);
         goes_on()

@@ -24,7 +24,7 @@ impl Stall {
 
     /// Whether the store stands still now that the step has granted what it has.
     pub(super) fn begins(&mut self, effects: &Effects, out: &mut Outbox) -> bool {
-        if self.us.is_some() && effects.reads.iter().any(|grant| grant.by_lease) {
+        if self.us.is_some() && effects.answers.reads.iter().any(|grant| grant.by_lease) {
             // Only where a lease grants a read: elsewhere a pause does the same.
             out.stall_us = self.us.take();
         }
@@ -38,7 +38,7 @@ impl Stall {
         effects: &Effects,
         reference_model: &ReferenceModel,
     ) -> Result<(), CheckFailure> {
-        for grant in effects.reads.iter().filter(|grant| grant.by_lease) {
+        for grant in effects.answers.reads.iter().filter(|grant| grant.by_lease) {
             let region = grant.region;
             let before = self.terms.iter().find(|(id, _)| *id == region);
             let term = before.map(|(_, term)| *term).unwrap_or_default();
