@@ -46,11 +46,11 @@ pub struct Effects {
     pub unknown: Vec<Envelope>,
     /// Regions that should be split, with an `Event::Split`. Unanswered: repeated after some time.
     pub split_wishes: Vec<SplitWish>,
-    /// The words to those who wait for requests.
+    /// Answers to requests.
     pub answers: Answers,
     /// Leaders that came and went.
     pub roles: Vec<RoleChange>,
-    /// What other replicas have shown to be wrong.
+    /// Proofs of faults that messages of others brought.
     pub findings: Findings,
 }
 
@@ -97,7 +97,7 @@ impl Effects {
     }
 }
 
-/// The words to those who wait for requests.
+/// Answers to requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
     /// Reads that may now take their snapshot, and not before.
@@ -128,7 +128,7 @@ impl Answers {
     }
 }
 
-/// What other replicas have shown to be wrong.
+/// Proofs of faults that messages of others brought.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Proofs that this store's disk has lost what it had acknowledged: the store must end.
