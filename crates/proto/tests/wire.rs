@@ -122,7 +122,7 @@ fn every_enum_is_complete() {
 /// at 15 and would read a term as a priority.
 #[test]
 fn raft_messages_are_numbered_as_in_raft_rs() {
-    let expected: [(&str, u32); 14] = [
+    let expected: [(&str, u32); 15] = [
         ("msg_type", 1),
         ("to", 2),
         ("from", 3),
