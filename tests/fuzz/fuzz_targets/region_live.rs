@@ -177,7 +177,11 @@ impl Live {
         assert!(before.last == Index(0) || after.term.0 <= term_max, "{before:?} to {after:?}");
         let served = self.now.after_ms(late_ms);
         if self.shard.drop_leases_if_late(served, &mut self.effects) {
-            assert!(self.effects.answers.reads.iter().all(|grant| !grant.by_lease), "{:?}", self.effects);
+            assert!(
+                self.effects.answers.reads.iter().all(|grant| !grant.by_lease),
+                "{:?}",
+                self.effects
+            );
             self.now = served;
         }
         self.shard.check_invariants();
@@ -328,9 +332,11 @@ impl Live {
                 reject: input.byte() % 2 == 0,
                 reject_hint: Index(input.near(status.last.0)),
                 context: self.context(input),
-                request_snapshot: Index(
-                    if input.below(8) == 0 { input.near(status.last.0) } else { 0 },
-                ),
+                request_snapshot: Index(if input.below(8) == 0 {
+                    input.near(status.last.0)
+                } else {
+                    0
+                }),
                 snapshot: None,
             },
         }

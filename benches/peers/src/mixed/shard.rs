@@ -65,7 +65,8 @@ fn carry_out(cluster: &Cluster, context: &StoreContext, effects: &mut Effects) {
     }
     if !effects.answers.reads.is_empty() || !effects.answers.rejected.is_empty() {
         let granted = effects.answers.reads.drain(..).map(|grant| Answer::Granted(grant.ticket));
-        let rejected = effects.answers.rejected.drain(..).map(|(t, reject)| Answer::Rejected(t, reject));
+        let rejected =
+            effects.answers.rejected.drain(..).map(|(t, reject)| Answer::Rejected(t, reject));
         cluster.answer(granted.chain(rejected));
     }
     effects.findings.wild_terms.clear();

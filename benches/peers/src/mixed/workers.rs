@@ -107,8 +107,11 @@ pub fn apply(cluster: &Cluster, context: &StoreContext) -> Result<()> {
         }
         tasks.clear();
         context.applies.finish(bytes);
-        let event = |AppliedReplica { region, index, changes, size, .. }| {
-            Event::Applied { region, index, changes, size }
+        let event = |AppliedReplica { region, index, changes, size, .. }| Event::Applied {
+            region,
+            index,
+            changes,
+            size,
         };
         context.mailbox.complete_all(applied.replicas.into_iter().map(event));
         context.signal.changed(store.needs_maintenance());
