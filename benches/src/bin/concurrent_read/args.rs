@@ -75,8 +75,8 @@ impl Args {
         Err(Error::Argument(wrong))
     }
 
-    pub(crate) fn keys(&self) -> LoadKeys {
-        LoadKeys::new(self.keys, self.key_size, self.regions)
+    pub(crate) fn keys(&self) -> Result<LoadKeys, Error> {
+        LoadKeys::new(self.keys, self.key_size, self.regions).map_err(Error::Argument)
     }
 
     /// Rows of one page of a large scan.

@@ -91,7 +91,7 @@ impl Work<'_> {
         let (endpoints, config) = (&args.target.endpoints, config(args));
         Ok(Work {
             args,
-            keys: args.keys(),
+            keys: args.keys()?,
             values: Values::new(args),
             scans: Lane::connect("scans", endpoints, &config).await?,
             puts: Lane::connect("puts", endpoints, &config).await?,

@@ -24,12 +24,8 @@ pub(crate) struct LoadArgs {
     /// Different keys
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) keys: u64,
-    /// Requests to send
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) requests: u64,
-    /// Seconds to go on for, instead of a number of requests
-    #[arg(long, conflicts_with = "requests", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) seconds: Option<u64>,
+    #[command(flatten)]
+    pub(crate) pacing: PacingArgs,
     /// Requests of a connection share a stream; this is the default
     #[arg(long, conflicts_with = "unary")]
     pub(crate) batch: bool,
@@ -55,6 +51,25 @@ pub(crate) struct LoadArgs {
     /// Which keys are chosen in which order
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+}
+
+/// The arguments that say how many requests there are, and when.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct PacingArgs {
+    /// Requests to send
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) requests: u64,
+    /// Seconds to go on for, instead of a number of requests
+    #[arg(long, conflicts_with = "requests", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) seconds: Option<u64>,
+    /// Requests a second, whether those before are answered or not: a latency counts from when its
+    /// request was due. More clients than requests that are ever under way are needed [default: each
+    /// client sends its next request when the last one is answered]
+    #[arg(long, value_name = "REQUESTS/S", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rate: Option<u32>,
+    /// Seconds of a window: latencies and the longest time without an answer of each are shown
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    pub(crate) window: Option<u64>,
 }
 
 /// The kind of requests.
@@ -92,4 +107,6 @@ pub enum KeySpread {
     All,
     /// Close together, so in one region
     One,
+    /// `user` and hexadecimal digits, like those of YCSB: in a 256th of the key space, evenly
+    User,
 }

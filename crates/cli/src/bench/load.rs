@@ -1,7 +1,6 @@
-//! Runs a load: a closed loop of callers, each with one request at a time.
+//! Runs a load: callers, each with one request at a time, in a closed loop or at a rate.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +12,8 @@ use tokio::time::Instant;
 
 use super::args::{LoadArgs, Workload};
 use super::keys::LoadKeys;
+use super::pacing::Pacing;
+use super::windows::{Window, Windows};
 use crate::tool::Error;
 
 /// The longest latency that the histogram resolves, a minute; longer ones count as that.
@@ -40,13 +41,23 @@ pub(crate) struct LoadOutcome {
     pub(crate) rows: u64,
     pub(crate) failed: u64,
     pub(crate) first_failure: Option<flotilla_client::Error>,
+    /// The windows, if they were asked for.
+    pub(crate) windows: Vec<Window>,
 }
 
 impl LoadOutcome {
     fn new() -> LoadOutcome {
         let latencies = latencies();
         let elapsed = Duration::ZERO;
-        LoadOutcome { elapsed, latencies, puts: 0, rows: 0, failed: 0, first_failure: None }
+        LoadOutcome {
+            elapsed,
+            latencies,
+            puts: 0,
+            rows: 0,
+            failed: 0,
+            first_failure: None,
+            windows: vec![],
+        }
     }
 
     fn add(&mut self, other: LoadOutcome) {
@@ -59,9 +70,14 @@ impl LoadOutcome {
 }
 
 /// Writes every key once, so that what is read is there.
-pub(crate) async fn fill(client: &Client, args: &LoadArgs, bar: &ProgressBar) -> Result<(), Error> {
+pub(crate) async fn fill(
+    client: &Client,
+    args: &LoadArgs,
+    keys: LoadKeys,
+    bar: &ProgressBar,
+) -> Result<(), Error> {
     let value = value(args);
-    let pairs = keys(args).all().map(|key| (key, value.clone()));
+    let pairs = keys.all().map(|key| (key, value.clone()));
     fill_with(client, pairs, value.len(), bar).await
 }
 
@@ -94,16 +110,18 @@ pub(crate) async fn run(
     client: &Client,
     workload: Workload,
     args: &LoadArgs,
+    keys: LoadKeys,
     bar: &ProgressBar,
 ) -> LoadOutcome {
     let began = Instant::now();
+    let window = args.pacing.window.map(Duration::from_secs);
     let plan = Arc::new(LoadPlan {
         workload,
-        keys: keys(args),
+        keys,
         value: value(args),
         args: args.clone(),
-        left: AtomicU64::new(if args.seconds.is_some() { u64::MAX } else { args.requests }),
-        until: args.seconds.map(|seconds| began + Duration::from_secs(seconds)),
+        pacing: Pacing::new(&args.pacing, began),
+        windows: window.map(|length| Windows::new(length, began)),
         bar: bar.clone(),
     });
     let mut callers = JoinSet::new();
@@ -116,6 +134,8 @@ pub(crate) async fn run(
         outcome.add(done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())));
     }
     outcome.elapsed = began.elapsed();
+    let plan = Arc::into_inner(plan).expect("all callers are done");
+    outcome.windows = plan.windows.map_or_else(Vec::new, Windows::into_windows);
     outcome
 }
 
@@ -125,23 +145,9 @@ struct LoadPlan {
     keys: LoadKeys,
     value: Bytes,
     args: LoadArgs,
-    /// Requests that no caller has taken yet.
-    left: AtomicU64,
-    until: Option<Instant>,
+    pacing: Pacing,
+    windows: Option<Windows>,
     bar: ProgressBar,
-}
-
-impl LoadPlan {
-    /// Takes one request, unless the load is at its end.
-    fn take(&self) -> bool {
-        let has_time = self.until.is_none_or(|until| Instant::now() < until);
-        let take = |left: u64| left.checked_sub(1);
-        has_time && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
-    }
-}
-
-fn keys(args: &LoadArgs) -> LoadKeys {
-    LoadKeys::new(args.keys, args.key_size, args.regions)
 }
 
 fn value(args: &LoadArgs) -> Bytes {
@@ -151,14 +157,13 @@ fn value(args: &LoadArgs) -> Bytes {
 
 async fn ask(client: Client, plan: Arc<LoadPlan>, mut chance: fastrand::Rng) -> LoadOutcome {
     let mut outcome = LoadOutcome::new();
-    while plan.take() {
+    while let Some(began) = plan.pacing.next().await {
         let key = plan.keys.random(&mut chance);
         let is_put = match plan.workload {
             Workload::Put => true,
             Workload::Mixed => chance.u8(..100) >= plan.args.reads,
             Workload::Get | Workload::Scan => false,
         };
-        let began = Instant::now();
         let result = if is_put {
             client.put(key, plan.value.clone()).await
         } else if plan.workload == Workload::Scan {
@@ -168,9 +173,13 @@ async fn ask(client: Client, plan: Arc<LoadPlan>, mut chance: fastrand::Rng) -> 
         } else {
             client.get(key).await.map(drop)
         };
+        let now = Instant::now();
+        let latency = u64::try_from((now - began).as_nanos()).unwrap_or(u64::MAX);
+        if let Some(windows) = &plan.windows {
+            windows.record(now, result.is_ok().then_some(latency));
+        }
         match result {
             Ok(()) => {
-                let latency = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 outcome.latencies.saturating_record(latency);
                 outcome.puts += u64::from(is_put);
             }

@@ -6,7 +6,9 @@ mod bars;
 mod counts;
 mod keys;
 mod load;
+mod pacing;
 mod report;
+mod windows;
 
 use std::process::ExitCode;
 
@@ -58,22 +60,23 @@ pub fn run(args: &BenchArgs) -> ExitCode {
 
 async fn measure(workload: Workload, args: &args::LoadArgs) -> Result<(), Error> {
     let borders = args.split_keys.as_deref().map(split_keys::read).transpose()?;
+    let keys = LoadKeys::new(args.keys, args.key_size, args.regions).map_err(Error::Argument)?;
     let client = Client::connect(&args.target.endpoints, config(args)).await?;
     if let Some(borders) = &borders {
         split_keys::split(&client, borders).await?;
     }
     if workload.reads() && !args.no_fill {
         let bar = bar("fill", args.keys);
-        load::fill(&client, args, &bar).await?;
+        load::fill(&client, args, keys, &bar).await?;
         bar.finish_and_clear();
     }
     let regions_before = client.regions().await?.len();
     let before = StoreCounts::read(&args.target).await?;
-    let bar = match args.seconds {
-        None => bar(workload.name(), args.requests),
+    let bar = match args.pacing.seconds {
+        None => bar(workload.name(), args.pacing.requests),
         Some(_) => spinner(workload.name()),
     };
-    let outcome = load::run(&client, workload, args, &bar).await;
+    let outcome = load::run(&client, workload, args, keys, &bar).await;
     bar.finish_and_clear();
     let counts = StoreCounts::read(&args.target).await?.since(before);
     // They may have been split meanwhile, which the rate shows.

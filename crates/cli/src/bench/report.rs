@@ -3,15 +3,17 @@
 use std::io::Write;
 
 use comfy_table::{Cell, Table};
+use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use super::args::{LoadArgs, Workload};
 use super::counts::StoreCounts;
 use super::load::LoadOutcome;
+use super::windows::Window;
 use crate::tool::{Error, number, table};
 
 /// The percentiles of the latency that are shown.
-const PERCENTILES: [f64; 6] = [50.0, 90.0, 95.0, 99.0, 99.9, 100.0];
+const PERCENTILES: [f64; 7] = [50.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
 
 /// The report of one load.
 pub(crate) struct LoadReport<'a> {
@@ -31,6 +33,9 @@ impl LoadReport<'_> {
         }
         writeln!(out, "{}", self.summary())?;
         writeln!(out, "{}\n", self.percentiles())?;
+        if !self.outcome.windows.is_empty() {
+            writeln!(out, "{}\n", self.windows())?;
+        }
         match self.counts {
             Some(counts) => writeln!(out, "{}", self.work(counts))?,
             None => writeln!(out, "a store came, went or began anew: its counts are left out")?,
@@ -82,11 +87,26 @@ impl LoadReport<'_> {
     }
 
     fn percentiles(&self) -> Table {
-        let mut table = table(&["", "mean", "50 %", "90 %", "95 %", "99 %", "99.9 %", "max"]);
+        let mut table =
+            table(&["", "mean", "50 %", "90 %", "95 %", "99 %", "99.9 %", "99.99 %", "max"]);
         let latencies = &self.outcome.latencies;
         let mut row = vec![Cell::new("latency, ms"), millis(latencies.mean())];
         row.extend(PERCENTILES.map(|p| millis(latencies.value_at_percentile(p) as f64)));
         table.add_row(row);
+        table
+    }
+
+    fn windows(&self) -> Table {
+        let names = ["window", "answers", "failed", "50 %", "99 %", "99.9 %", "max", "gap, ms"];
+        let mut table = table(&names);
+        for (place, window) in self.outcome.windows.iter().enumerate() {
+            let latencies = &window.latencies;
+            let counts = [place as u64, latencies.len(), window.failed].map(number);
+            let times = [50.0, 99.0, 99.9, 100.0];
+            let times = times.map(|p| millis(latencies.value_at_percentile(p) as f64));
+            let gap = millis(window.longest_gap.as_nanos() as f64);
+            table.add_row(counts.into_iter().chain(times).chain([gap]));
+        }
         table
     }
 
@@ -110,10 +130,7 @@ impl LoadReport<'_> {
     fn to_json(&self) -> Value {
         let (args, outcome) = (self.args, self.outcome);
         let latencies = &outcome.latencies;
-        let percentiles: serde_json::Map<_, _> = PERCENTILES
-            .iter()
-            .map(|p| (format!("p{p}"), json!(latencies.value_at_percentile(*p) as f64 / 1e3)))
-            .collect();
+        let percentiles = percentiles_to_json(latencies);
         let mut report = json!({
             "workload": self.workload.name(),
             "transport": self.transport(),
@@ -134,6 +151,13 @@ impl LoadReport<'_> {
             "us_per_request": self.micros_per_request(),
             "latency_us": { "mean": latencies.mean() / 1e3, "percentiles": percentiles },
         });
+        if let Some(rate) = args.pacing.rate {
+            report["rate"] = rate.into();
+        }
+        let windows: Vec<_> = outcome.windows.iter().map(window_to_json).collect();
+        if !windows.is_empty() {
+            report["windows"] = windows.into();
+        }
         if let Some(counts) = self.counts {
             let mut row = json!({ "stores": counts.stores });
             for (_, key, count) in counts.rows() {
@@ -147,6 +171,20 @@ impl LoadReport<'_> {
         }
         report
     }
+}
+
+fn percentiles_to_json(latencies: &Histogram<u64>) -> serde_json::Map<String, Value> {
+    let percentile = |p: &f64| json!(latencies.value_at_percentile(*p) as f64 / 1e3);
+    PERCENTILES.iter().map(|p| (format!("p{p}"), percentile(p))).collect()
+}
+
+fn window_to_json(window: &Window) -> Value {
+    json!({
+        "succeeded": window.latencies.len(),
+        "failed": window.failed,
+        "latency_us": { "percentiles": percentiles_to_json(&window.latencies) },
+        "longest_gap_us": window.longest_gap.as_micros() as f64,
+    })
 }
 
 /// A cell that shows nanoseconds as milliseconds.
