@@ -63,8 +63,8 @@ pub(crate) struct PacingArgs {
     #[arg(long, conflicts_with = "requests", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) seconds: Option<u64>,
     /// Requests a second, whether those before are answered or not: a latency counts from when its
-    /// request was due. More clients than requests that are ever under way are needed [default: each
-    /// client sends its next request when the last one is answered]
+    /// request was due. There must be more clients than requests are ever under way. Default: each
+    /// client sends its next request when the last one is answered
     #[arg(long, value_name = "REQUESTS/S", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rate: Option<u32>,
     /// Seconds of a window: latencies and the longest time without an answer of each are shown

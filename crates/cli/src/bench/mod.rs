@@ -5,6 +5,7 @@ mod args;
 mod bars;
 mod counts;
 mod keys;
+mod latencies;
 mod load;
 mod pacing;
 mod report;
@@ -23,7 +24,8 @@ pub use bars::bar;
 use bars::spinner;
 use counts::StoreCounts;
 pub use keys::LoadKeys;
-pub use load::{LATENCY_NS_MAX, fill_with, latencies};
+pub use latencies::{LATENCY_NS_MAX, latencies};
+pub use load::fill_with;
 use report::LoadReport;
 pub use report::millis;
 

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::load::latencies;
+use super::latencies::latencies;
 
 /// A part of the load's time.
 #[derive(Debug)]
