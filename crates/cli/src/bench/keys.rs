@@ -23,7 +23,6 @@ const NUMBER_BYTES: usize = 8;
 
 impl LoadKeys {
     /// `count` keys of `bytes` bytes, which are at least eight.
-    #[must_use]
     ///
     /// # Errors
     ///
