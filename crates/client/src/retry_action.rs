@@ -73,8 +73,9 @@ pub(crate) fn classify(error: &errorpb::Error) -> RetryAction {
     if reload {
         return RetryAction::Reload;
     }
-    // Starting, merging, catching up, or something that this client has never heard of.
-    RetryAction::After(Duration::ZERO)
+    // Stopping, starting, merging, catching up, rows that cannot be read, or something that this
+    // client has never heard of: the store cannot serve it, another one may.
+    RetryAction::Rotate
 }
 
 #[cfg(test)]
@@ -104,8 +105,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_tried_again() {
+    fn what_is_unknown_is_tried_at_another_replica() {
         let error = errorpb::Error { message: "hm".to_owned(), ..Default::default() };
-        assert_eq!(classify(&error), RetryAction::After(Duration::ZERO));
+        assert_eq!(classify(&error), RetryAction::Rotate);
     }
 }

@@ -14,7 +14,8 @@ use crate::digest::read_failed;
 use crate::error::{Error, ReadError};
 use crate::snapshot_read::{RegionSnapshot, StoreSnapshot};
 
-/// When the sizes of regions are looked at: each time that so many bytes were put into one.
+/// When the sizes of regions are looked at: with the first bytes that are put into one since the
+/// start or since its rows were replaced, and each time that so many were put into it.
 #[derive(Debug, Default)]
 pub(crate) struct SizeChecks {
     /// Bytes since the last look, by region. Those of a region that is gone are few.
@@ -34,8 +35,9 @@ impl SizeChecks {
             if replica.written_bytes == 0 && replica.changes.is_empty() {
                 return false;
             }
-            let bytes = written.entry(replica.region).or_default();
-            *bytes += replica.written_bytes;
+            // An unknown region is due at once.
+            let bytes = written.entry(replica.region).or_insert(check_bytes);
+            *bytes = bytes.saturating_add(replica.written_bytes);
             let is_due = *bytes >= check_bytes || !replica.changes.is_empty();
             if is_due {
                 *bytes = 0;
@@ -58,6 +60,11 @@ impl SizeChecks {
             };
         }
         Ok(())
+    }
+
+    /// The rows of the region were replaced by a snapshot's.
+    pub(crate) fn note_installed(&self, region: RegionId) {
+        self.written.lock().remove(&region);
     }
 }
 

@@ -313,6 +313,7 @@ impl Store {
         let installed =
             snapshot::install(&self.pages, &self.log, &self.ranges, store, staged, task)?;
         self.checkpoints.note_installed(&installed, task.stage);
+        self.sizes.note_installed(installed.region);
         self.counters.snapshots_installed.add(1);
         Ok(installed)
     }

@@ -337,3 +337,15 @@ fn a_birth_that_the_rows_should_have_is_refused() {
     assert!(error.contains("region 8 was split off from 2 by its entry 3"), "{error}");
     assert_eq!(SPLIT_TERM, Term(5));
 }
+
+#[test]
+fn a_size_is_told_with_the_first_bytes_and_not_with_the_next() {
+    let (store, _) = open(&FaultFs::new(0));
+    let size = |entry: LogEntry| {
+        append(&store, 2, std::slice::from_ref(&entry), entry.index.0);
+        store.apply(&[task(2, &[entry])]).unwrap().replicas[0].size
+    };
+    assert!(size(ops(1, &[delete("c0")])).is_none(), "no byte is put");
+    assert_eq!(size(ops(2, &[put("c1", "v")])).unwrap().keys, 1);
+    assert!(size(ops(3, &[put("c2", "v")])).is_none());
+}

@@ -1,0 +1,170 @@
+//! SIGKILL at random moments of what changes a cluster: splits, transfers of leadership, snapshots.
+//! Afterwards every acknowledged write is there, one order of the operations explains what clients
+//! saw, timestamps went up all the time, and no id was given out twice.
+
+#![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
+
+mod load;
+mod processes;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fastrand::Rng;
+use flotilla_client::{Client, Config, StoreOperator};
+use flotilla_proto::pdpb::pd_client::PdClient;
+use flotilla_proto::pdpb::{AllocIdRequest, TsoRequest};
+use load::{Load, client};
+use processes::Processes;
+use tokio::task::JoinSet;
+
+/// How many stores are killed; a variable of the environment asks for more.
+const ROUNDS: u64 = 4;
+const ROUNDS_VARIABLE: &str = "FLOTILLA_KILL_ROUNDS";
+/// The generator's seed; a variable of the environment takes another one.
+const SEED_VARIABLE: &str = "FLOTILLA_KILL_SEED";
+/// From the beginning of a change until the kill, at most.
+const DELAY_MS_MAX: u64 = 300;
+/// What the stores keep of their logs for one that is away.
+const LOG_KEPT_BYTES_MAX: u64 = 1 << 20;
+const BULK_VALUE_BYTES: usize = 64 << 10;
+
+/// A change of the cluster that a kill comes into.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    /// A region is split at a random key.
+    Split,
+    /// A leader is handed over.
+    Transfer,
+    /// A store comes back that lacks what the logs of the others have no more.
+    Snapshot,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stores_are_killed_while_regions_split_leaders_move_and_snapshots_flow() {
+    let variable = |name, default| std::env::var(name).map_or(default, |it| it.parse().unwrap());
+    let rounds = variable(ROUNDS_VARIABLE, ROUNDS);
+    let mut rng = Rng::with_seed(variable(SEED_VARIABLE, 1));
+    let mut cluster = Processes::plan(3, 1);
+    for place in 0..3 {
+        let settings = cluster.settings(place);
+        let kept = format!("[raft]\nlog_kept_bytes_max = {LOG_KEPT_BYTES_MAX}\n");
+        let often = "[storage]\ncheckpoint_interval_ms = 100\n";
+        cluster.configure(place, &format!("{settings}{kept}{often}"));
+    }
+    cluster.start_all();
+    cluster.ready().await;
+    let load = Load::start(8, cluster.endpoints()).await;
+    let given = Given::watch(cluster.endpoints());
+    let operator = client(cluster.endpoints()).await;
+    for round in 0..rounds {
+        let change = rng.choice([Change::Split, Change::Transfer, Change::Snapshot]).unwrap();
+        let victim = rng.usize(..3);
+        println!("round {round}: store {victim} is killed in a {change:?}");
+        let mut changes = JoinSet::new();
+        match change {
+            Change::Split => {
+                let border = Bytes::from(vec![rng.u8(1..), rng.u8(..)]);
+                let operator = operator.clone();
+                changes.spawn(async move {
+                    let region = operator.region_of(border.clone()).await.unwrap().region.id;
+                    // Which store is asked, and when that dies, is chance.
+                    let _ = operator.split_region(region, [border]).await;
+                });
+            }
+            Change::Transfer => {
+                let to = rng.u64(1..=3);
+                let endpoints = cluster.endpoints().to_vec();
+                let operator = operator.clone();
+                changes.spawn(async move { transfer(&operator, &endpoints, to).await });
+            }
+            Change::Snapshot => {
+                let away = rng.usize(..3);
+                cluster.kill(away);
+                overtake(&operator, &mut rng).await;
+                cluster.restart(away);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(rng.u64(..DELAY_MS_MAX))).await;
+        cluster.kill(victim);
+        load.progress(50).await;
+        while changes.join_next().await.is_some() {}
+        cluster.restart(victim);
+        cluster.ready().await;
+        load.next_round();
+    }
+    load.progress(100).await;
+    let (timestamps, ids) = given.end().await;
+    let regions = operator.regions().await.unwrap().len();
+    println!("{rounds} kills, {regions} regions, {timestamps} timestamps, {ids} ids");
+    println!("{}", load.end(cluster.endpoints()).await);
+}
+
+/// Hands the leader of one region to a store, if it can.
+async fn transfer(operator: &Client, endpoints: &[String], to: u64) {
+    let regions = operator.regions().await.unwrap();
+    let Some(leader) = regions[0].leader else { return };
+    let endpoint = &endpoints[usize::try_from(leader.store_id).unwrap() - 1];
+    let store = StoreOperator::new(endpoint, &Config::default()).unwrap();
+    let _ = store.transfer_leader(regions[0].region.id, Some(to)).await;
+}
+
+/// Writes more than the logs are kept for.
+async fn overtake(operator: &Client, rng: &mut Rng) {
+    for number in 0..3 * LOG_KEPT_BYTES_MAX / BULK_VALUE_BYTES as u64 {
+        let key = [&[rng.u8(..)][..], format!("bulk-{number}").as_bytes()].concat();
+        operator.put(key, vec![7; BULK_VALUE_BYTES]).await.unwrap();
+    }
+}
+
+/// Timestamps and ids that placement gives, asked for all the time.
+struct Given {
+    stop: Arc<AtomicBool>,
+    asker: tokio::task::JoinHandle<(u64, u64)>,
+}
+
+impl Given {
+    fn watch(endpoints: &[String]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let asker = tokio::spawn(ask(endpoints.to_vec(), Arc::clone(&stop)));
+        Self { stop, asker }
+    }
+
+    /// How many of each were given.
+    async fn end(self) -> (u64, u64) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.asker.await.unwrap()
+    }
+}
+
+async fn ask(endpoints: Vec<String>, stop: Arc<AtomicBool>) -> (u64, u64) {
+    let (mut newest, mut ids, mut timestamps) = ((0, 0), BTreeSet::new(), 0);
+    while !stop.load(Ordering::Relaxed) {
+        for endpoint in &endpoints {
+            // Only the leader of placement gives any.
+            while let Ok((timestamp, id)) = some_from(endpoint).await {
+                assert!(timestamp > newest, "{timestamp:?} after {newest:?}");
+                assert!(ids.insert(id), "id {id} was given before");
+                newest = timestamp;
+                timestamps += 1;
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+    (timestamps, ids.len() as u64)
+}
+
+async fn some_from(endpoint: &str) -> Result<((i64, i64), u64), Box<dyn std::error::Error>> {
+    let mut pd = PdClient::connect(format!("http://{endpoint}")).await?;
+    let request = TsoRequest { count: 1, ..Default::default() };
+    let mut stream = pd.tso(tokio_stream::iter([request])).await?.into_inner();
+    let given = stream.message().await?.ok_or("the stream ended")?.timestamp.unwrap();
+    let id = pd.alloc_id(AllocIdRequest::default()).await?.into_inner().id;
+    Ok(((given.physical, given.logical), id))
+}
