@@ -62,6 +62,20 @@ async fn counter(endpoint: &str, group: &str, name: &str) -> u64 {
     metric.unwrap_or_else(|| panic!("there is no counter {group} {name}")).value
 }
 
+/// What each store has of a region, and what has become of snapshots.
+async fn describe(cluster: &Playground, region: u64) -> String {
+    let mut told = String::new();
+    for endpoint in cluster.endpoints() {
+        let replica = replicas(&endpoint).await.remove(&region);
+        told += &format!("\n{endpoint} has {replica:?}");
+        for name in ["sent", "unsent", "received", "refused"] {
+            let count = counter(&endpoint, "transport", &format!("snapshots_{name}")).await;
+            told += &format!(", {name} {count}");
+        }
+    }
+    told
+}
+
 /// Writes and reads a part of the keys until it is told to stop.
 async fn work(client: Client, number: u32, stop: Arc<AtomicBool>) {
     let mut round = 0;
@@ -152,7 +166,7 @@ async fn a_store_that_was_away_comes_back_by_a_snapshot_under_load() {
     cluster.restart(2).await.unwrap();
     let endpoint = cluster.endpoints()[2].clone();
     until(async || match counter(&endpoint, "transport", "snapshots_received").await {
-        0 => Err("no snapshot has come".to_owned()),
+        0 => Err(format!("no snapshot has come: {}", describe(&cluster, region).await)),
         _ => Ok(()),
     })
     .await;
