@@ -10,7 +10,6 @@ mod processes;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -26,8 +25,8 @@ const ROUNDS: u64 = 4;
 const ROUNDS_VARIABLE: &str = "FLOTILLA_KILL_ROUNDS";
 /// The generator's seed; a variable of the environment takes another one.
 const SEED_VARIABLE: &str = "FLOTILLA_KILL_SEED";
-/// From the beginning of a change until the kill, at most.
-const DELAY_MS_MAX: u64 = 300;
+/// Operations that are answered between the beginning of a change and the kill, at most.
+const OPERATIONS_BETWEEN_MAX: u64 = 200;
 /// What the stores keep of their logs for one that is away.
 const LOG_KEPT_BYTES_MAX: u64 = 1 << 20;
 const BULK_VALUE_BYTES: usize = 64 << 10;
@@ -88,7 +87,7 @@ async fn stores_are_killed_while_regions_split_leaders_move_and_snapshots_flow()
                 cluster.restart(away);
             }
         }
-        tokio::time::sleep(Duration::from_millis(rng.u64(..DELAY_MS_MAX))).await;
+        load.progress(rng.u64(..OPERATIONS_BETWEEN_MAX)).await;
         cluster.kill(victim);
         load.progress(50).await;
         while changes.join_next().await.is_some() {}

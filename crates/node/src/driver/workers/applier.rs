@@ -2,6 +2,7 @@
 //! installs snapshots between entries, each in a transaction of its own.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use flotilla_region::{ApplyTask, Event, InstallTask, StageId};
 use flotilla_store::{Error, Store};
@@ -110,8 +111,14 @@ impl Applier {
     /// Puts a snapshot in the place of a replica's rows. The replica is silent until a durable root
     /// has them, so the next checkpoint comes at once.
     fn install(&self, task: &InstallTask) -> Result<(), Error> {
-        self.store.install(task)?;
-        tracing::info!(region = %task.head.descriptor.id, index = %task.head.index, "installed");
+        let began = Instant::now();
+        let installed = self.store.install(task)?;
+        let (region, epoch) = (task.head.descriptor.id, task.head.descriptor.epoch);
+        tracing::info!(
+            %region, version = epoch.version, conf_version = epoch.conf_version,
+            index = %installed.index, rows = installed.rows, rows_removed = installed.rows_removed,
+            ms = began.elapsed().as_millis(), "a snapshot was installed"
+        );
         self.signal.demand();
         Ok(())
     }

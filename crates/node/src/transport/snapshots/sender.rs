@@ -1,7 +1,7 @@
 //! Sends snapshots to other stores, and reports to their regions how each ended.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flotilla_proto::peers;
 use flotilla_proto::peers::peers_client::PeersClient;
@@ -89,23 +89,27 @@ impl SnapshotSender {
             while streams.try_join_next().is_some() {}
             let mut report = SendReport::new(&sender.mailboxes, &send);
             let sender = Arc::clone(&sender);
+            let asked = Instant::now();
             // Tasks that wait are few: a region has one snapshot for each of its replicas.
             streams.spawn(async move {
                 let sent = sender.send(send, &report).await;
                 report.ok = sent.is_ok();
-                sender.note(&report, &sent);
+                sender.note(&report, &sent, asked.elapsed());
             });
         }
     }
 
-    fn note(&self, report: &SendReport, sent: &Result<u64, SendError>) {
-        let (region, to) = (report.region, report.to);
+    fn note(&self, report: &SendReport, sent: &Result<u64, SendError>, took: Duration) {
+        let (region, to, ms) = (report.region, report.to, took.as_millis());
         match sent {
-            Ok(bytes) => tracing::info!(%region, %to, bytes, "a snapshot was sent"),
+            Ok(bytes) => tracing::info!(
+                %region, %to, bytes, ms,
+                "a snapshot was sent: the replica lacks entries that the log has no more"
+            ),
             Err(error @ (SendError::NoSlot | SendError::Refused(..))) => {
-                tracing::debug!(%region, %to, "a snapshot is not sent: {error}");
+                tracing::debug!(%region, %to, ms, "a snapshot is not sent: {error}");
             }
-            Err(error) => tracing::warn!(%region, %to, "a snapshot was not sent: {error}"),
+            Err(error) => tracing::warn!(%region, %to, ms, "a snapshot was not sent: {error}"),
         }
         self.counts.count_snapshot_sent(sent.as_ref().ok().copied());
     }
@@ -289,7 +293,6 @@ impl Drop for SendReport {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
-    use std::time::Instant;
 
     use flotilla_region::{Descriptor, Epoch, Message, MessageKind, Peer, Space, Term};
     use flotilla_vfs::fault::FaultFs;

@@ -74,6 +74,7 @@ impl SnapshotStager {
         size: RegionSize,
         mut parts: mpsc::Receiver<StagerPart>,
     ) -> Result<u64, Refusal> {
+        let began = Instant::now();
         let stage = self.begin(&envelope, size)?;
         let mut guard = StageGuard { store: &self.store, stage: Some(stage) };
         let from = envelope.from.store;
@@ -104,7 +105,7 @@ impl SnapshotStager {
         guard.stage = None;
         let region = envelope.region;
         self.mailboxes.complete_all([Event::SnapshotStaged { envelope, stage }]);
-        tracing::info!(%region, bytes, "a snapshot has come");
+        tracing::info!(%region, bytes, ms = began.elapsed().as_millis(), "a snapshot has come");
         self.answer(SnapshotOutcome::SnapshotStaged, 0, String::new());
         Ok(bytes)
     }
