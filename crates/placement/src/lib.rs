@@ -26,7 +26,7 @@ pub use cluster_view::{
 };
 pub use id_allocator::{BLOCK_COUNT, FLOOR, IdAllocator};
 pub use leader_balance::{LeaderBalance, LeaderBalanceLimits, LeaderStep};
-pub use route_table::{RegionInfo, ReplicaInfo};
+pub use route_table::{RegionInfo, ReplicaInfo, ReplicaRole};
 pub use rows::{RowError, RowSwap, SwapResult};
 pub use tso::{LOGICAL_END, Timestamp, Tso, TsoError, WINDOW_MS};
 pub use watermark::HighWatermark;

@@ -13,6 +13,22 @@ pub struct ReplicaInfo {
     pub id: u64,
     /// The store's id.
     pub store: u64,
+    /// Its part in the region's decisions.
+    pub role: ReplicaRole,
+}
+
+/// The part of a replica in its region's decisions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReplicaRole {
+    /// It votes.
+    #[default]
+    Voter,
+    /// It gets the log, and has no vote.
+    Learner,
+    /// It votes in the new half of a joint configuration.
+    Incoming,
+    /// It votes in the old half of a joint configuration.
+    Outgoing,
 }
 
 /// A range of keys and its replicas.

@@ -259,7 +259,7 @@ mod tests {
 
     use super::*;
     use crate::config::WindowConfig;
-    use crate::descriptor::{Descriptor, Epoch, Peer, Space};
+    use crate::descriptor::{Descriptor, Epoch, Peer, RemovedPeers, Space};
     use crate::ids::{RegionId, StoreId};
     use crate::recovered_replica::RecoveredReplica;
 
@@ -270,12 +270,13 @@ mod tests {
     /// A log of entries of a KiB each.
     fn window(last: u64) -> LogWindow {
         let descriptor = Descriptor {
+            removed: RemovedPeers::default(),
             id: RegionId(1),
             space: Space::Raw,
             start: Bytes::new(),
             end: Bytes::new(),
             epoch: Epoch::default(),
-            peers: vec![Peer { id: PeerId(1), store: StoreId(1) }],
+            peers: vec![Peer { id: PeerId(1), store: StoreId(1) }.into()],
         };
         let found = RecoveredReplica::fresh(descriptor, PeerId(1));
         let mut window = LogWindow::new(&found, WindowConfig::default());

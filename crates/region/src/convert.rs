@@ -2,7 +2,7 @@
 
 use raft::eraftpb;
 
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, PeerRole};
 use crate::entry::{EntryKind, HardState, LogEntry};
 use crate::ids::{Index, PeerId, Term};
 use crate::message::{Message, MessageKind};
@@ -10,6 +10,7 @@ use crate::message::{Message, MessageKind};
 pub(crate) fn entry_to_raft(entry: LogEntry) -> eraftpb::Entry {
     let entry_type = match entry.kind {
         EntryKind::Normal => eraftpb::EntryType::EntryNormal,
+        EntryKind::ConfChangeV2 => eraftpb::EntryType::EntryConfChangeV2,
     };
     eraftpb::Entry {
         entry_type,
@@ -21,15 +22,13 @@ pub(crate) fn entry_to_raft(entry: LogEntry) -> eraftpb::Entry {
 }
 
 pub(crate) fn entry_from_raft(entry: eraftpb::Entry) -> LogEntry {
-    // The message filter lets no other kind in, and no replica here proposes one.
-    let is_normal = entry.entry_type == eraftpb::EntryType::EntryNormal;
-    assert!(is_normal, "entry {} is of kind {:?}", entry.index, entry.entry_type);
-    LogEntry {
-        index: Index(entry.index),
-        term: Term(entry.term),
-        kind: EntryKind::Normal,
-        data: entry.data,
-    }
+    let kind = match entry.entry_type {
+        eraftpb::EntryType::EntryNormal => EntryKind::Normal,
+        eraftpb::EntryType::EntryConfChangeV2 => EntryKind::ConfChangeV2,
+        // The message filter lets no other kind in, and no replica here proposes one.
+        kind => panic!("entry {} is of kind {kind:?}", entry.index),
+    };
+    LogEntry { index: Index(entry.index), term: Term(entry.term), kind, data: entry.data }
 }
 
 pub(crate) fn hard_state_to_raft(state: &HardState) -> eraftpb::HardState {
@@ -51,8 +50,26 @@ pub(crate) fn hard_state_from_raft(state: &eraftpb::HardState) -> HardState {
 
 /// The members of a group, as raft has them.
 pub(crate) fn conf_state(descriptor: &Descriptor) -> eraftpb::ConfState {
-    let voters = descriptor.peers.iter().map(|peer| peer.id.0).collect();
-    eraftpb::ConfState { voters, ..Default::default() }
+    let is_joint = descriptor.is_joint();
+    let mut state = eraftpb::ConfState::default();
+    for peer in &descriptor.peers {
+        let id = peer.id.0;
+        match peer.role {
+            PeerRole::Voter => {
+                state.voters.push(id);
+                if is_joint {
+                    state.voters_outgoing.push(id);
+                }
+            }
+            PeerRole::Learner => state.learners.push(id),
+            PeerRole::Incoming => state.voters.push(id),
+            PeerRole::Outgoing => {
+                state.voters_outgoing.push(id);
+                state.learners_next.push(id);
+            }
+        }
+    }
+    state
 }
 
 /// A snapshot as raft has it: without the rows.

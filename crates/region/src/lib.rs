@@ -55,6 +55,7 @@ mod lease;
 mod log_fetches;
 mod log_marks;
 mod log_window;
+mod membership_change;
 mod message;
 mod message_filter;
 mod persistence;
@@ -77,17 +78,22 @@ pub use admin_command::{
     AdminCommand, SPLIT_CHILDREN_MAX, SplitChild, SplitCommand, SplitError, SplitRegions,
 };
 pub use config::{Config, InvalidConfig, QueueLimits, ReadConfig, SplitLimits, WindowConfig};
-pub use descriptor::{Descriptor, Epoch, KeyRange, Peer, RegionSize, Space};
+pub use descriptor::{
+    Descriptor, Epoch, KeyRange, Peer, PeerRole, RegionPeer, RegionSize, RemovedPeers, Space,
+};
 pub use effects::{
-    Answers, ApplyTask, BirthOrigin, Committed, Compaction, Effects, Findings, InstallTask,
-    LeaderTransferred, LogFetch, LogReset, LogWrite, LostLog, NewReplica, ReadGrant, ReplicaBirth,
-    RoleChange, SnapshotSend, SplitReason, SplitWish, WildTerm,
+    Answers, ApplyTask, BirthOrigin, Committed, Compaction, Effects, EndTask, Findings,
+    InstallTask, LeaderTransferred, LogEffects, LogFetch, LogReset, LogWrite, LostLog, NewReplica,
+    ReadGrant, ReplicaBirth, RoleChange, SnapshotSend, SplitReason, SplitWish, WildTerm,
 };
 pub use entry::{EntryKind, HardState, LogEntry};
 pub use error::{CreateReplicaError, Reject, TransferError};
 pub use event::{Event, KeySpan, NotAdmitted, RegionChange, RequestPrecondition};
 pub use ids::{Index, PeerId, RegionId, StageId, StoreId, Term, Ticket, Time};
-pub use message::{Envelope, Message, MessageKind, SnapshotHead};
+pub use membership_change::{
+    LEARNERS_MAX, MembershipChange, MembershipCommand, MembershipError, REMOVED_MAX, VOTERS_MAX,
+};
+pub use message::{Envelope, Message, MessageKind, Notice, NoticeKind, SnapshotHead};
 pub use recovered_replica::{
     RecoveredReplica, SPLIT_INDEX, SPLIT_TERM, UnbornReplica, UninitialisedReplica,
 };

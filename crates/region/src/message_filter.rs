@@ -223,6 +223,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::descriptor::RemovedPeers;
     use crate::descriptor::{Epoch, Space};
     use crate::entry::EntryKind;
     use crate::ids::{RegionId, StoreId};
@@ -234,12 +235,13 @@ mod tests {
 
     fn region() -> Descriptor {
         Descriptor {
+            removed: RemovedPeers::default(),
             id: RegionId(1),
             space: Space::Raw,
             start: Bytes::new(),
             end: Bytes::new(),
             epoch: Epoch::default(),
-            peers: vec![member(1), member(2), member(3)],
+            peers: vec![member(1).into(), member(2).into(), member(3).into()],
         }
     }
 

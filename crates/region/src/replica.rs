@@ -350,6 +350,9 @@ impl Replica {
         for change in changes {
             match change {
                 RegionChange::Split { index, regions } => self.become_parent(index, regions, step),
+                RegionChange::Membership { .. } | RegionChange::Forgotten { .. } => {
+                    unreachable!("no replica proposes a change of members yet")
+                }
             }
         }
     }
@@ -495,7 +498,7 @@ impl Replica {
             self.read_path.confirm(&state, step);
         }
         let region = self.descriptor.id;
-        step.effects.log.extend(taken.write);
+        step.effects.log.writes.extend(taken.write);
         if !taken.committed.is_empty() {
             // While the entries are in the window, from which their bytes are counted.
             self.applying.hand_out(&taken.committed, self.consensus.window());

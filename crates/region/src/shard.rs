@@ -6,7 +6,7 @@ use crate::admissions::Admissions;
 use crate::config::Config;
 use crate::descriptor::Descriptor;
 use crate::effects::Effects;
-use crate::error::CreateReplicaError;
+use crate::error::{CreateReplicaError, Reject};
 use crate::event::Event;
 use crate::held_votes::HeldVotes;
 use crate::ids::{RegionId, Ticket, Time};
@@ -291,6 +291,11 @@ impl Shard {
             }
             Event::Persisted { number, .. } => replica.persisted(number, step),
             Event::Split { ticket, split, .. } => replica.propose_split(ticket, split, step),
+            Event::ChangeMembership { ticket, .. } => {
+                let reason = "members are not changed yet";
+                step.reject(ticket, Reject::Busy { reason });
+            }
+            Event::Ended { .. } | Event::Notice(_) => {}
             Event::TransferLeader { to, ticket, .. } => replica.transfer_leader(to, ticket, step),
             Event::Applied { index, changes, size, .. } => {
                 replica.applied(index, changes, size, step);

@@ -273,14 +273,14 @@ impl UninitialisedSlot {
         if self.install.is_installing() {
             if let Some(write) = self.install.take_reset(self.region, self.peer) {
                 let number = self.writes.next();
-                step.effects.log.push(LogWrite { number, ..write });
+                step.effects.log.writes.push(LogWrite { number, ..write });
             }
             return;
         }
         let (region, peer, hard_state) = (self.region, self.peer, self.hard_state);
         if std::mem::take(&mut self.is_changed) {
             let number = self.writes.next();
-            step.effects.log.push(LogWrite {
+            step.effects.log.writes.push(LogWrite {
                 region,
                 peer,
                 number,
@@ -295,7 +295,7 @@ impl UninitialisedSlot {
             // In one batch with its first write, for which all messages wait: a vote that left
             // before them could be given again after a start (R14).
             let origin = BirthOrigin::Message;
-            step.effects.births.push(ReplicaBirth { region, peer, hard_state, origin });
+            step.effects.log.births.push(ReplicaBirth { region, peer, hard_state, origin });
         }
         match self.held.back_mut() {
             Some((_, messages)) => messages.append(&mut self.outgoing),

@@ -64,7 +64,11 @@ impl CheckpointState {
             // A snapshot that no root has yet is still to be reported.
             let installed = applied.get(&replica.region).and_then(|before| before.installed);
             applied.insert(replica.region, AppliedSince { peer, index, installed });
-            for RegionChange::Split { regions, .. } in &replica.changes {
+            let splits = replica.changes.iter().filter_map(|change| match change {
+                RegionChange::Split { regions, .. } => Some(regions),
+                _ => None,
+            });
+            for regions in splits {
                 let children = regions.children.iter();
                 let here = children.filter_map(|child| Some((child.id, child.peer_on(store)?)));
                 applied.extend(here.map(|(child, peer)| {

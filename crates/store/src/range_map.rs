@@ -163,6 +163,7 @@ pub(crate) fn is_empty(range: &KeyRange) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use flotilla_region::RemovedPeers;
 
     fn range(start: &'static str, end: &'static str) -> KeyRange {
         KeyRange { space: Space::Raw, start: start.into(), end: end.into() }
@@ -173,6 +174,7 @@ mod tests {
         for (id, start, end) in ranges {
             let KeyRange { space, start, end } = range(start, end);
             map.ranges.lock().hold(&Descriptor {
+                removed: RemovedPeers::default(),
                 id: RegionId(*id),
                 space,
                 start,

@@ -236,9 +236,11 @@ mod tests {
     use flotilla_region::Epoch;
 
     use super::*;
+    use flotilla_region::RemovedPeers;
 
     fn region(id: u64, start: &'static str, end: &'static str, version: u64) -> Descriptor {
         Descriptor {
+            removed: RemovedPeers::default(),
             id: RegionId(id),
             space: Space::Raw,
             start: start.into(),

@@ -125,10 +125,13 @@ impl<O: MessageSink> EffectSinks<O> {
             effects.messages.drain(..).filter_map(|envelope| self.transport.send(envelope)),
         );
         effects.snapshots.drain(..).for_each(|send| self.transport.send_snapshot(send));
-        if !(effects.log.is_empty() && effects.births.is_empty() && effects.compact.is_empty()) {
-            let writes = effects.log.drain(..).map(LogTask::Write);
-            let writes = writes.chain(effects.births.drain(..).map(LogTask::Birth));
-            let tasks = writes.chain(effects.compact.drain(..).map(LogTask::Compact));
+        if !(effects.log.is_empty()
+            && effects.log.births.is_empty()
+            && effects.log.compact.is_empty())
+        {
+            let writes = effects.log.writes.drain(..).map(LogTask::Write);
+            let writes = writes.chain(effects.log.births.drain(..).map(LogTask::Birth));
+            let tasks = writes.chain(effects.log.compact.drain(..).map(LogTask::Compact));
             self.log.push_all(tasks.map(|task| {
                 let bytes = task.weight();
                 (task, bytes)

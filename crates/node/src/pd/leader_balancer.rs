@@ -49,7 +49,11 @@ mod tests {
     fn view(now_ms: u64) -> ClusterView {
         let stores = (1..=2).map(|id| StoreInfo { id, ..StoreInfo::default() });
         let mut view = ClusterView::new(Config::default(), stores);
-        let replica = |region, store| ReplicaInfo { id: region * 100 + store, store };
+        let replica = |region, store| ReplicaInfo {
+            id: region * 100 + store,
+            store,
+            role: flotilla_placement::ReplicaRole::Voter,
+        };
         let keys: [&[u8]; 5] = [b"", b"b", b"c", b"d", b""];
         let heartbeats: Vec<_> = (2..6)
             .zip(keys.windows(2))

@@ -217,6 +217,7 @@ pub(super) mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use flotilla_region::RemovedPeers;
 
     pub(in crate::transport) fn envelope(kind: MessageKind, data: &'static [u8]) -> Envelope {
         let entry = LogEntry {
@@ -258,12 +259,13 @@ pub(super) mod tests {
         let mut envelope = envelope(MessageKind::Snapshot, b"");
         envelope.message.entries.clear();
         let descriptor = Descriptor {
+            removed: RemovedPeers::default(),
             id: envelope.region,
             space: Space::Raw,
             start: Bytes::from_static(b"b"),
             end: Bytes::from_static(b"m"),
             epoch: envelope.epoch,
-            peers: vec![envelope.from, envelope.to],
+            peers: vec![envelope.from.into(), envelope.to.into()],
         };
         let head = SnapshotHead { index: Index(9), term: Term(3), descriptor };
         envelope.message.snapshot = Some(Box::new(head));

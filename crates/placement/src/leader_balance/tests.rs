@@ -64,8 +64,11 @@ impl Simulated {
 
     fn heartbeat(&self, region: usize) -> RegionHeartbeat {
         let (on, leader, term) = &self.regions[region];
-        let replica =
-            |store: &u64| ReplicaInfo { id: 1_000 * store + region as u64, store: *store };
+        let replica = |store: &u64| ReplicaInfo {
+            id: 1_000 * store + region as u64,
+            store: *store,
+            role: crate::ReplicaRole::Voter,
+        };
         let key = |at: usize| match at {
             0 => vec![],
             at if at == self.regions.len() => vec![],

@@ -70,6 +70,6 @@ impl Replica {
         let Some(first) = plan else { return };
         let term_before = self.consensus.window_mut().compact(first);
         let region = self.descriptor.id;
-        step.effects.compact.push(Compaction { region, peer: self.me.id, first, term_before });
+        step.effects.log.compact.push(Compaction { region, peer: self.me.id, first, term_before });
     }
 }

@@ -119,7 +119,7 @@ impl Replica {
             let commit = parent_hard_state.commit;
             assert!(commit >= index, "a split is applied that is not committed");
             let origin = BirthOrigin::Split { parent, parent_hard_state, index };
-            step.effects.births.push(ReplicaBirth { origin, ..birth });
+            step.effects.log.births.push(ReplicaBirth { origin, ..birth });
         }
     }
 }

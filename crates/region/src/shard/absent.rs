@@ -114,6 +114,7 @@ impl Shard {
             }
             Event::Propose { ticket, .. }
             | Event::Read { ticket, .. }
+            | Event::ChangeMembership { ticket, .. }
             | Event::Split { ticket, .. } => {
                 effects.answers.rejected.push((ticket, Reject::RegionNotFound(region)));
             }
@@ -124,6 +125,8 @@ impl Shard {
             // A checkpoint may have the rows of a split before its replica is here, which begins
             // with the index that it reports.
             Event::Checkpointed { installed: None, .. }
+            | Event::Notice(_)
+            | Event::Ended { .. }
             | Event::Unreachable { .. }
             | Event::Campaign { .. } => {}
             event => self.take_uninitialised(region, event, effects),

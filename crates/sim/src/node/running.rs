@@ -69,7 +69,7 @@ impl RunningStore {
         effects.findings.wild_terms.clear();
         // A step without effects has no lists to die between.
         let mut lists_left = self.lists_left.filter(|_| !effects.is_empty());
-        if !effects.births.is_empty() {
+        if !effects.log.births.is_empty() {
             lists_left = self.cut_at_birth.take().or(lists_left);
         }
         let mut goes_on = || match &mut lists_left {
@@ -95,8 +95,16 @@ impl RunningStore {
             out.tasks.push((self.executor.notify_delay_us(), task));
         }
         goes_on()?;
-        if !(effects.log.is_empty() && effects.births.is_empty() && effects.compact.is_empty()) {
-            self.executor.write(&effects.log, &effects.births, &effects.compact, out);
+        if !(effects.log.is_empty()
+            && effects.log.births.is_empty()
+            && effects.log.compact.is_empty())
+        {
+            self.executor.write(
+                &effects.log.writes,
+                &effects.log.births,
+                &effects.log.compact,
+                out,
+            );
         }
         goes_on()?;
         for new in effects.created.drain(..) {

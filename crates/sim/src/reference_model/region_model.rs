@@ -125,7 +125,7 @@ impl RegionModel {
             return Ok(());
         }
         let data = &committed.entry.data;
-        let commands: Vec<Bytes> = if AdminCommand::is_in(data) {
+        let commands: Vec<Bytes> = if AdminCommand::is_in(&committed.entry) {
             vec![data.clone()]
         } else {
             entry_data::proposals(data).flatten().map(|proposal| proposal.command).collect()
@@ -145,9 +145,11 @@ impl RegionModel {
     /// Applies the next entry and says what its proposals did.
     fn apply(&mut self, entry: &LogEntry) -> Result<EntryResults, String> {
         let unreadable = |_| format!("entry {} cannot be read", entry.index);
-        if let Some(command) = AdminCommand::decode(&entry.data).map_err(unreadable)? {
-            let AdminCommand::Split(split) = command;
-            return Ok(self.split(entry.index, &split));
+        if let Some(command) = AdminCommand::decode(entry).map_err(unreadable)? {
+            return match command {
+                AdminCommand::Split(split) => Ok(self.split(entry.index, &split)),
+                other => Err(format!("entry {} has an unknown command {other:?}", entry.index)),
+            };
         }
         let mut results = Vec::new();
         for proposal in entry_data::proposals(&entry.data) {

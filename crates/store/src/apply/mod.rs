@@ -82,7 +82,7 @@ pub(crate) fn apply(
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(load(&mut txn, task.region)?),
         };
-        let is_admin = |committed: &Committed| AdminCommand::is_in(&committed.entry.data);
+        let is_admin = |committed: &Committed| AdminCommand::is_in(&committed.entry);
         // Runs of entries that share a range, and between them those that may change it.
         for entries in task.entries.chunk_by(|one, next| !is_admin(one) && !is_admin(next)) {
             if is_admin(&entries[0]) {
@@ -109,8 +109,10 @@ pub(crate) fn apply(
     let mut states = txn.tree(APPLY)?;
     for (region, replica) in replicas {
         states.put(&schema::region_key(region), &replica.state.encode())?;
-        for RegionChange::Split { regions, .. } in &replica.changes {
-            ranges.split(regions);
+        for change in &replica.changes {
+            if let RegionChange::Split { regions, .. } = change {
+                ranges.split(regions);
+            }
         }
         let peer = replica.descriptor.peer_on(store).ok_or(Error::NoRegion(region))?.id;
         let ReplicaState { state, changes, written_bytes, .. } = replica;

@@ -25,9 +25,13 @@ impl ReplicaState {
     ) -> Result<(), Error> {
         let (region, index) = (self.descriptor.id, committed.entry.index);
         let malformed = |source| Error::MalformedEntry { region, index, source };
-        let command = AdminCommand::decode(&committed.entry.data).map_err(malformed)?;
-        let Some(AdminCommand::Split(split)) = command else {
-            unreachable!("the caller has seen that the entry holds one")
+        let command = AdminCommand::decode(&committed.entry).map_err(malformed)?;
+        let split = match command {
+            Some(AdminCommand::Split(split)) => split,
+            Some(AdminCommand::Membership(_) | AdminCommand::Forget(_)) => {
+                unreachable!("no replica proposes a change of members yet")
+            }
+            None => unreachable!("the caller has seen that the entry holds one"),
         };
         assert!(
             committed.tickets.len() <= 1,

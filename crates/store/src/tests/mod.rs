@@ -8,7 +8,7 @@ use flotilla_kv::raw::{self, RawOp};
 use flotilla_region::entry_data;
 use flotilla_region::{
     ApplyTask, Committed, Compaction, Descriptor, EntryKind, Epoch, HardState, Index, LogEntry,
-    LogWrite, Peer, PeerId, RecoveredReplica, RegionId, Space, StoreId, Term, Ticket,
+    LogWrite, Peer, PeerId, RecoveredReplica, RegionId, RemovedPeers, Space, StoreId, Term, Ticket,
 };
 use flotilla_vfs::fault::FaultFs;
 
@@ -53,12 +53,13 @@ fn config() -> Config {
 fn region(id: u64, space: Space, start: &'static str, end: &'static str) -> Descriptor {
     let peer = |store| Peer { id: PeerId(id * 100 + store), store: StoreId(store) };
     Descriptor {
+        removed: RemovedPeers::default(),
         id: RegionId(id),
         space,
         start: start.into(),
         end: end.into(),
         epoch: Epoch { conf_version: 1, version: 1 },
-        peers: vec![peer(1), peer(2)],
+        peers: vec![peer(1).into(), peer(2).into()],
     }
 }
 

@@ -195,7 +195,7 @@ fn inspect(fs: &FaultFs, progress: &Progress, at: &str) -> usize {
     if committed > 0 {
         let applied = store.apply(&[task(2, &parent.tail[..committed])]).unwrap();
         for change in &applied.replicas[0].changes {
-            let RegionChange::Split { regions, .. } = change;
+            let RegionChange::Split { regions, .. } = change else { panic!("{change:?}") };
             made = Some(NewReplica {
                 descriptor: regions.children[0].clone(),
                 peer: peer(CHILD),

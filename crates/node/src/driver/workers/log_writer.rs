@@ -129,6 +129,7 @@ mod tests {
     use crate::driver::mailbox::OpenLanes;
     use crate::driver::shard_message::ShardMessage;
     use crate::test_store;
+    use flotilla_region::RemovedPeers;
 
     fn region(id: u64) -> Descriptor {
         let (start, end) = match id {
@@ -138,12 +139,13 @@ mod tests {
             _ => ("p", ""),
         };
         Descriptor {
+            removed: RemovedPeers::default(),
             id: RegionId(id),
             space: if id == 1 { Space::System } else { Space::Raw },
             start: start.into(),
             end: end.into(),
             epoch: Epoch { conf_version: 1, version: 1 },
-            peers: vec![Peer { id: PeerId(id * 100 + 1), store: StoreId(1) }],
+            peers: vec![Peer { id: PeerId(id * 100 + 1), store: StoreId(1) }.into()],
         }
     }
 
