@@ -425,6 +425,7 @@ fn services(
         .register_encoded_file_descriptor_set(flotilla_proto::FILE_DESCRIPTOR_SET)
         .build_v1()
         .expect("the descriptors were made by the compiler of the protocol");
+    let operator = OperatorServer { router: router.clone(), repair: placement.repair_requests() };
     let routes = GrpcRoutes::new(RawKv::new(router.clone(), Default::default()).into_server())
         .add_service(placement.pd_server())
         .add_service(placement.report_server())
@@ -432,7 +433,7 @@ fn services(
         .add_service(placement.keyspace_server())
         .add_service(peers)
         .add_service(StatusGrpc::new(status))
-        .add_service(OperatorGrpc::new(OperatorServer { router: router.clone() }))
+        .add_service(OperatorGrpc::new(operator))
         .add_service(health_server)
         .add_service(reflection)
         .prepare();

@@ -297,7 +297,8 @@ impl RegionSummary {
         let best = self.best()?;
         let region = best.region.as_ref()?;
         let epoch = region.region_epoch.unwrap_or_default();
-        let stores: Vec<_> = region.peers.iter().map(|peer| peer.store_id.to_string()).collect();
+        let named = |peer: &metapb::Peer| format!("{}{}", peer.store_id, role_mark(peer));
+        let stores: Vec<_> = region.peers.iter().map(named).collect();
         let leader =
             leader(best).map_or("none".to_owned(), |leader| format!("store {}", leader.store_id));
         let applied = match self.applied() {
@@ -334,7 +335,7 @@ impl RegionSummary {
                 "log_last": status.log_last,
             })
         });
-        let peers = region.peers.iter().map(|p| json!({ "id": p.id, "store": p.store_id }));
+        let peers = region.peers.iter().map(peer_to_json);
         Some(json!({
             "id": region.id,
             "space": space(best),
@@ -354,6 +355,28 @@ impl RegionSummary {
 
 fn leader(status: &RegionStatus) -> Option<&metapb::Peer> {
     status.leader.as_ref().filter(|leader| leader.id != 0)
+}
+
+/// A replica as its region lists it.
+pub(crate) fn peer_to_json(peer: &metapb::Peer) -> Value {
+    json!({ "id": peer.id, "store": peer.store_id, "role": peer_role(peer) })
+}
+
+/// The part of a replica in its region's decisions, behind its store: nothing for a voter.
+pub(crate) fn role_mark(peer: &metapb::Peer) -> String {
+    match peer.role() {
+        metapb::PeerRole::Voter => String::new(),
+        _ => format!(" ({})", peer_role(peer)),
+    }
+}
+
+fn peer_role(peer: &metapb::Peer) -> &'static str {
+    match peer.role() {
+        metapb::PeerRole::Voter => "voter",
+        metapb::PeerRole::Learner => "learner",
+        metapb::PeerRole::IncomingVoter => "incoming",
+        metapb::PeerRole::DemotingVoter => "outgoing",
+    }
 }
 
 fn space(status: &RegionStatus) -> &'static str {

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use flotilla_region::{Effects, Envelope, Event, Shard, SnapshotSend, StoreId};
+use flotilla_region::{Effects, Envelope, Event, Notice, Shard, SnapshotSend, StoreId};
 
 use crate::clock::Clock;
 use crate::driver::mailbox::OpenLanes;
@@ -36,6 +36,9 @@ pub(crate) trait MessageSink: Send + Sync + 'static {
 
     /// Begins to send a snapshot. The region hears how it ended in every case.
     fn send_snapshot(&self, send: SnapshotSend);
+
+    /// Sends a notice. It may be lost.
+    fn send_notice(&self, notice: Notice);
 }
 
 /// The queues and tables that take the effects of all shards.
@@ -125,6 +128,7 @@ impl<O: MessageSink> EffectSinks<O> {
             effects.messages.drain(..).filter_map(|envelope| self.transport.send(envelope)),
         );
         effects.snapshots.drain(..).for_each(|send| self.transport.send_snapshot(send));
+        effects.notices.drain(..).for_each(|notice| self.transport.send_notice(notice));
         if !(effects.log.is_empty()
             && effects.log.births.is_empty()
             && effects.log.compact.is_empty())

@@ -20,8 +20,8 @@ use super::heartbeat_sessions::Pings;
 use super::leader::PdLeader;
 use crate::membership::{run_from_wire, uuid_from_wire};
 
-/// Answers that wait for the connection: a ping, a registry and transfers.
-const ANSWERS_COUNT_MAX: usize = 3;
+/// Answers that wait for the connection: a ping, a registry, transfers and steps.
+const ANSWERS_COUNT_MAX: usize = 4;
 
 /// The service that takes heartbeats.
 pub(super) struct HeartbeatReceiver(pub(super) PdContext);
@@ -104,7 +104,14 @@ fn take(
         report.regions.into_iter().filter_map(convert::sighting_from_proto).collect();
     pd_leader.hear(store, &sightings, report.full, report.echo);
     pd_leader.note_stopping(store, report.stopping);
+    pd_leader.repair().answer(pd_leader.now_ms(), report.step_answers);
     // Without room the steps wait for the next report.
+    if let Ok(room) = pings.try_reserve() {
+        let steps = pd_leader.repair().steps(pd_leader.now_ms(), store);
+        if !steps.is_empty() {
+            room.send(Ok(ReportResponse { steps, ..ReportResponse::default() }));
+        }
+    }
     if let Ok(room) = pings.try_reserve() {
         let steps = pd_leader.transfers(store);
         if !steps.is_empty() {

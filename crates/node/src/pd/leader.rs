@@ -4,6 +4,7 @@
 //! changed by compare-and-swap under that term. A deposed leader finds that out by the refusal of
 //! its next write or by the check after each timestamp.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,8 +12,8 @@ use bytes::Bytes;
 use flotilla_identity::{MemberId, RunReport, SYSTEM_REGION, StoreRegistry};
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_placement::{
-    ClusterView, Config, IdAllocator, LeaderBalanceLimits, LeaderStep, RegionHeartbeat, RowError,
-    RowSwap, StoreInfo, SwapResult, Timestamp, Tso, TsoError, rows,
+    ClusterView, Config, IdAllocator, LeaderBalanceLimits, LeaderStep, RegionHeartbeat,
+    RepairRefusal, RowError, RowSwap, StoreInfo, SwapResult, Timestamp, Tso, TsoError, rows,
 };
 use flotilla_region::{RequestPrecondition, StoreId, Term};
 use flotilla_store::ApplyOutcome;
@@ -25,6 +26,7 @@ use super::errors::not_leader;
 use super::heartbeat_sessions::{HeartbeatSessions, Pings};
 use super::leader_balancer::LeaderBalancer;
 use super::lookup::LookupResult;
+use super::replica_repair::{self, ReplicaRepair};
 use crate::driver::router::{RequestError, Router};
 use crate::membership::Membership;
 
@@ -66,6 +68,7 @@ pub(super) struct PdLeader {
     cluster: Mutex<ClusterView>,
     sessions: Mutex<HeartbeatSessions>,
     balancer: Mutex<LeaderBalancer>,
+    repair: ReplicaRepair,
     /// Counts changes of the cluster, for those who wait for one.
     changes: watch::Sender<u64>,
     ids: Mutex<IdAllocator>,
@@ -107,6 +110,8 @@ impl PdLeader {
         }
         let stored = row(rows::STORES_KEY)?.map(|row| StoreRegistry::decode(&row)).transpose()?;
         let has_settings = row(rows::SETTINGS_KEY)?.is_some();
+        let repair = row(rows::REPAIR_KEY)?;
+        let repair = ReplicaRepair::new(membership.settings().replicas, repair.as_deref())?;
         let stores = membership.stores().into_iter().map(|known| StoreInfo {
             id: known.store.0,
             name: known.name,
@@ -114,13 +119,16 @@ impl PdLeader {
             ..StoreInfo::default()
         });
         let registry = stored.clone().unwrap_or_else(|| membership.registry());
+        let mut cluster = ClusterView::new(Config::default(), stores);
+        replica_repair::note_standings(&mut cluster, &registry);
         let pd_leader = Arc::new(Self {
             term,
             router,
             started: Instant::now(),
-            cluster: Mutex::new(ClusterView::new(Config::default(), stores)),
+            cluster: Mutex::new(cluster),
             sessions: Mutex::new(HeartbeatSessions::new(here_store)),
             balancer: Mutex::new(LeaderBalancer::new(LeaderBalanceLimits::default())),
+            repair,
             changes: watch::Sender::new(0),
             ids: Mutex::new(ids),
             tso: Mutex::new(tso),
@@ -184,6 +192,7 @@ impl PdLeader {
         for store in &now.stores {
             cluster.learn_store(store.id.0, &store.name, &store.address);
         }
+        replica_repair::note_standings(&mut cluster, &now);
         registry.0 = now;
     }
 
@@ -193,7 +202,7 @@ impl PdLeader {
     }
 
     /// Milliseconds since the term started.
-    fn now_ms(&self) -> u64 {
+    pub(super) fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
@@ -223,6 +232,36 @@ impl PdLeader {
         let now_ms = self.now_ms();
         let mut balancer = self.balancer.lock();
         balancer.steps(now_ms, &self.cluster.lock(), here, store.0)
+    }
+
+    /// Repair in this term.
+    pub(super) fn repair(&self) -> &ReplicaRepair {
+        &self.repair
+    }
+
+    /// The way of requests to regions.
+    pub(super) fn router(&self) -> &Router {
+        &self.router
+    }
+
+    /// Begins to bring a region to other stores: those that are added, without those removed.
+    pub(super) fn begin_change(
+        &self,
+        region: u64,
+        stores: (&[u64], &[u64]),
+    ) -> Result<(), RepairRefusal> {
+        let here = self.router.identity().store.0;
+        self.repair.begin(self.now_ms(), &self.cluster.lock(), here, region, stores)
+    }
+
+    /// Regions whose leaders are not to be moved for balance.
+    pub(super) fn set_busy(&self, busy: BTreeSet<u64>) {
+        self.balancer.lock().set_busy(busy);
+    }
+
+    /// The result of `change` on the cluster view.
+    pub(super) fn change_view<T>(&self, change: impl FnOnce(&mut ClusterView) -> T) -> T {
+        change(&mut self.cluster.lock())
     }
 
     /// A store begins a heartbeat stream, and can be pinged by `pings`. The number tells this
@@ -368,7 +407,8 @@ impl PdLeader {
         });
     }
 
-    async fn write(&self, swap: RowSwap) -> SwapResult {
+    /// Writes a row, in this term.
+    pub(super) async fn write(&self, swap: RowSwap) -> SwapResult {
         let guard = RequestPrecondition { term: Some(self.term), ..RequestPrecondition::default() };
         let command = raw::encode(&[RawOp::CompareAndSwap {
             key: Bytes::from_static(swap.key),

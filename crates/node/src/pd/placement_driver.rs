@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 
 use super::context::{PdConfig, PdContext};
 use super::heartbeat_receiver::HeartbeatReceiver;
+use super::repair_requests::RepairRequests;
 use super::service::PdService;
 use super::stubs::{EmptyKeyspaces, EmptyMetaStorage};
 use super::{election, heartbeat_sender, id_lender};
@@ -43,6 +44,11 @@ impl PlacementDriver {
     #[must_use]
     pub fn pd_server(&self) -> PdServer<impl Pd> {
         PdServer::new(PdService { context: self.context.clone() })
+    }
+
+    /// Repair, for operators.
+    pub(crate) fn repair_requests(&self) -> RepairRequests {
+        RepairRequests(self.context.clone())
     }
 
     /// The service that takes heartbeats.

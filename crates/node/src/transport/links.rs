@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use flotilla_region::{Envelope, Event, MessageKind, SnapshotSend, StoreId};
+use flotilla_region::{Envelope, Event, MessageKind, Notice, SnapshotSend, StoreId};
 use flotilla_store::Store;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -133,6 +133,13 @@ impl MessageSink for PeerTransport {
         }?;
         self.counts.count_message_dropped();
         append.then_some(Event::Unreachable { region, peer })
+    }
+
+    fn send_notice(&self, notice: Notice) {
+        let link = self.links.get(&notice.to);
+        if !link.is_some_and(|link| link.urgent.push_notice(notice)) {
+            self.counts.count_message_dropped();
+        }
     }
 
     fn send_snapshot(&self, send: SnapshotSend) {
