@@ -58,7 +58,11 @@ impl ReplicaState {
         };
         write_regions(txn, store, &regions)?;
         self.descriptor = regions.parent.clone();
-        self.changes.push(RegionChange::Split { index: self.state.applied, regions });
+        self.changes.push(RegionChange::Split {
+            index: self.state.applied,
+            regions,
+            ended: vec![],
+        });
         Ok(ApplyOutcome::Done)
     }
 }
