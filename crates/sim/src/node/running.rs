@@ -95,16 +95,8 @@ impl RunningStore {
             out.tasks.push((self.executor.notify_delay_us(), task));
         }
         goes_on()?;
-        if !(effects.log.is_empty()
-            && effects.log.births.is_empty()
-            && effects.log.compact.is_empty())
-        {
-            self.executor.write(
-                &effects.log.writes,
-                &effects.log.births,
-                &effects.log.compact,
-                out,
-            );
+        if !effects.log.is_empty() {
+            self.executor.write(&effects.log, out);
         }
         goes_on()?;
         for new in effects.created.drain(..) {
@@ -119,8 +111,9 @@ impl RunningStore {
         goes_on()?;
         let entries = effects.apply.drain(..).map(RowWork::Entries);
         let installs = effects.installs.drain(..).map(|task| RowWork::Install(Box::new(task)));
+        let ends = effects.ends.drain(..).map(RowWork::End);
         let discards = effects.discards.drain(..).map(RowWork::Discard);
-        self.executor.queue(entries.chain(installs).chain(discards), out);
+        self.executor.queue(entries.chain(installs).chain(ends).chain(discards), out);
         goes_on()?;
         for envelope in effects.unknown.drain(..) {
             let task = Task::Admit(Box::new(envelope));
