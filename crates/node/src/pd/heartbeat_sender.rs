@@ -22,7 +22,7 @@ use tonic::{Status, Streaming};
 use super::context::PdContext;
 use super::convert;
 use crate::driver::router::RouteChange;
-use crate::membership::{KnownStore, run_to_wire, uuid_to_wire};
+use crate::membership::{KnownStore, labels_to_wire, run_to_wire, uuid_to_wire};
 use crate::net::dial;
 
 /// The heartbeat interval. Several intervals fit into the silence that placement tolerates.
@@ -166,7 +166,9 @@ impl HeartbeatSession {
     /// Takes over the registry that the leader of placement has.
     async fn learn(&self, row: &[u8]) {
         match StoreRegistry::decode(row) {
-            Ok(registry) => self.context.shared.membership.learn_registry(registry).await,
+            Ok(registry) => {
+                self.context.shared.membership.learn_registry(registry).await;
+            }
             Err(error) => tracing::warn!("placement sent a registry that cannot be read: {error}"),
         }
     }
@@ -231,8 +233,12 @@ impl HeartbeatSession {
     fn report(&self, regions: Vec<RegionLeader>, full: bool) -> ReportRequest {
         let shared = &self.context.shared;
         let run = shared.membership.run_report();
-        let store =
-            metapb::Store { id: run.store.0, address: run.address, ..metapb::Store::default() };
+        let store = metapb::Store {
+            id: run.store.0,
+            address: run.address,
+            labels: labels_to_wire(&run.labels),
+            ..metapb::Store::default()
+        };
         ReportRequest {
             cluster_id: self.context.cluster_id(),
             store: Some(store),

@@ -5,7 +5,7 @@
 //! the store leads, and `id_lender` fetches ids for regions that it splits. `split_regions` has
 //! regions split where they are led. `service` answers clients, by `lookup`; `heartbeat_receiver`
 //! takes in the heartbeats, `heartbeat_sessions` knows their streams, `leader_balancer` evens out
-//! what stores lead; `stubs` are small services
+//! what stores lead; `registration` changes the `registry_row`, and takes stores that join; `stubs` are small services
 //! that clients expect of a PD. `context` is their shared state, `placement_driver` puts them
 //! together.
 
@@ -21,6 +21,8 @@ mod leader;
 mod leader_balancer;
 mod lookup;
 mod placement_driver;
+mod registration;
+mod registry_row;
 mod service;
 mod split_regions;
 mod stubs;
