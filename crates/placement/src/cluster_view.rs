@@ -30,10 +30,12 @@ impl Default for Config {
 pub struct StoreInfo {
     /// Its id.
     pub id: u64,
-    /// Its name in the initial cluster.
+    /// Its name.
     pub name: String,
     /// Where it listens, `host:port`.
     pub address: String,
+    /// Where it stands, as its operator says: `zone` = `a`.
+    pub labels: Vec<(String, String)>,
     /// When it was heard last; `None` if never by this leader.
     pub heard_ms: Option<u64>,
     /// Whether it has said that it hands its leaders over and stops.
@@ -156,11 +158,12 @@ impl ClusterView {
     }
 
     /// Takes over what the registry says of a store: it may be new, or have moved.
-    pub fn learn_store(&mut self, id: u64, name: &str, address: &str) {
+    pub fn learn_store(&mut self, id: u64, name: &str, address: &str, labels: &[(String, String)]) {
         let store =
             self.stores.entry(id).or_insert_with(|| StoreInfo { id, ..StoreInfo::default() });
         name.clone_into(&mut store.name);
         address.clone_into(&mut store.address);
+        labels.clone_into(&mut store.labels);
     }
 
     /// Takes over what the registry says of a store that is known.

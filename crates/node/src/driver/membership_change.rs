@@ -51,6 +51,7 @@ impl Router {
 fn refusal(reject: ApplyReject) -> Reject {
     match reject {
         ApplyReject::EpochNotMatch { current } => Reject::EpochNotMatch { current },
+        ApplyReject::InvalidMembership(error) => Reject::InvalidMembership(error.into()),
         other => unreachable!("a change of replicas was rejected: {other}"),
     }
 }

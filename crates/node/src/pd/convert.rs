@@ -8,7 +8,7 @@ use flotilla_proto::peers::{LeaderTransfer, RegionLeader, Space as SpaceProto};
 use flotilla_proto::{metapb, pdpb};
 use flotilla_region::{Descriptor, Peer, PeerRole, RegionPeer, RoleChange, Space, Term};
 
-use crate::membership::KnownStore;
+use crate::membership::{KnownStore, labels_to_wire};
 use crate::net::dial;
 
 /// A store as clients know it.
@@ -20,6 +20,7 @@ pub(super) fn store_to_proto(store: &StoreInfo) -> metapb::Store {
         node_state: metapb::NodeState::Serving.into(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         peer_address: store.address.clone(),
+        labels: labels_to_wire(&store.labels),
         ..metapb::Store::default()
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::context::PdContext;
 use super::leader::{PdLeader, PdLeaderError};
 use super::repair_loop;
-use crate::driver::router::{Leadership, RouteChange};
+use crate::driver::routes::Leadership;
 
 /// Backoff after a term could not be started.
 const RETRY: Duration = Duration::from_millis(100);
@@ -20,28 +20,20 @@ const RETRY: Duration = Duration::from_millis(100);
 /// Runs as long as the node. A store without a replica of the system region has nothing to do until
 /// it gets one.
 pub(super) async fn follow(context: PdContext) {
-    let router = &context.shared.router;
     loop {
-        let mut changes = router.changes();
-        if let Some(leadership) = router.leadership(SYSTEM_REGION) {
+        let mut changes = context.shared.router.changes();
+        if let Some(leadership) = context.shared.router.leadership(SYSTEM_REGION) {
             follow_replica(&context, leadership).await;
             context.shared.pd_leader.send_replace(None);
         }
-        let is_here = |change: &RouteChange| match change {
-            RouteChange::Ranges(ranges) => ranges.iter().any(|range| range.id == SYSTEM_REGION),
-            RouteChange::Role(change) => change.region == SYSTEM_REGION,
-        };
-        loop {
-            match changes.recv().await {
-                Ok(change) if !is_here(&change) => {}
-                Ok(_) | Err(RecvError::Lagged(_)) => break,
-                Err(RecvError::Closed) => return,
-            }
+        // Of any region: roles are told as soon as they are known.
+        if matches!(changes.recv().await, Err(RecvError::Closed)) {
+            return;
         }
     }
 }
 
-/// Follows the leadership until the replica is gone.
+/// Follows as long as the replica of the system region is here.
 async fn follow_replica(context: &PdContext, mut leadership: watch::Receiver<Leadership>) {
     let shared = &context.shared;
     let mine = shared.router.identity().store;

@@ -4,7 +4,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use flotilla_identity::RunReport;
+use flotilla_identity::{RunReport, check_labels};
 use flotilla_proto::peers::placement_server::Placement;
 use flotilla_proto::peers::{ReportRequest, ReportResponse};
 use flotilla_region::StoreId;
@@ -18,7 +18,7 @@ use super::convert;
 use super::errors::not_leader;
 use super::heartbeat_sessions::Pings;
 use super::leader::PdLeader;
-use crate::membership::{run_from_wire, uuid_from_wire};
+use crate::membership::{labels_from_wire, run_from_wire, uuid_from_wire};
 
 /// Answers that wait for the connection: a ping, a registry, transfers and steps.
 const ANSWERS_COUNT_MAX: usize = 4;
@@ -94,7 +94,9 @@ fn take(
         run: run_from_wire(report.run.unwrap_or_default()),
         level: report.level,
         schema: report.schema,
+        labels: labels_from_wire(told.labels),
     };
+    check_labels(&run.labels).map_err(Status::invalid_argument)?;
     if let Some(newer) = pd_leader.note_run(&run, report.registry_version) {
         let registry = newer.encode().into();
         // Full: the next report finds it missing again.

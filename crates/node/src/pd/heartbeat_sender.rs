@@ -25,7 +25,7 @@ use super::context::PdContext;
 use super::convert;
 use super::step_runner::StepRunner;
 use crate::driver::router::RouteChange;
-use crate::membership::{KnownStore, run_to_wire, uuid_to_wire};
+use crate::membership::{KnownStore, labels_to_wire, run_to_wire, uuid_to_wire};
 use crate::net::dial;
 
 /// The heartbeat interval. Several intervals fit into the silence that placement tolerates.
@@ -180,7 +180,9 @@ impl HeartbeatSession {
     /// Takes over the registry that the leader of placement has.
     async fn learn(&self, row: &[u8]) {
         match StoreRegistry::decode(row) {
-            Ok(registry) => self.context.shared.membership.learn_registry(registry).await,
+            Ok(registry) => {
+                self.context.shared.membership.learn_registry(registry).await;
+            }
             Err(error) => tracing::warn!("placement sent a registry that cannot be read: {error}"),
         }
     }
@@ -250,8 +252,12 @@ impl HeartbeatSession {
     fn report(&self, regions: Vec<RegionLeader>, full: bool) -> ReportRequest {
         let shared = &self.context.shared;
         let run = shared.membership.run_report();
-        let store =
-            metapb::Store { id: run.store.0, address: run.address, ..metapb::Store::default() };
+        let store = metapb::Store {
+            id: run.store.0,
+            address: run.address,
+            labels: labels_to_wire(&run.labels),
+            ..metapb::Store::default()
+        };
         ReportRequest {
             cluster_id: self.context.cluster_id(),
             store: Some(store),

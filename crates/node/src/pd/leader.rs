@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use flotilla_identity::{MemberId, RunReport, SYSTEM_REGION, StoreRegistry};
+use flotilla_identity::{MemberId, SYSTEM_REGION, StoreRegistry};
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_placement::{
     ClusterView, Config, IdAllocator, LeaderBalanceLimits, LeaderStep, RegionHeartbeat,
@@ -26,6 +26,7 @@ use super::errors::not_leader;
 use super::heartbeat_sessions::{HeartbeatSessions, Pings};
 use super::leader_balancer::LeaderBalancer;
 use super::lookup::LookupResult;
+use super::registry_row::RegistryRow;
 use super::replica_repair::{self, ReplicaRepair};
 use crate::driver::router::{RequestError, Router};
 use crate::membership::Membership;
@@ -33,7 +34,7 @@ use crate::membership::Membership;
 /// Ids that can be asked for at once.
 const IDS_MAX: u64 = 100_000;
 /// How long ids and timestamps are waited for.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why a term cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +66,7 @@ pub(super) struct PdLeader {
     term: Term,
     router: Router,
     started: Instant,
-    cluster: Mutex<ClusterView>,
+    pub(super) cluster: Mutex<ClusterView>,
     sessions: Mutex<HeartbeatSessions>,
     balancer: Mutex<LeaderBalancer>,
     repair: ReplicaRepair,
@@ -73,10 +74,9 @@ pub(super) struct PdLeader {
     changes: watch::Sender<u64>,
     ids: Mutex<IdAllocator>,
     tso: Mutex<Tso>,
-    /// The registry as its row was seen last, and whether a change of it is under way.
-    registry: Mutex<(StoreRegistry, bool)>,
+    pub(super) registry: Mutex<RegistryRow>,
     /// Notifies the waiters when a row was written, or was not.
-    settled: Notify,
+    pub(super) settled: Notify,
     /// True once a row is not what it should be: the term must end.
     broken: watch::Sender<bool>,
 }
@@ -112,13 +112,17 @@ impl PdLeader {
         let has_settings = row(rows::SETTINGS_KEY)?.is_some();
         let repair = row(rows::REPAIR_KEY)?;
         let repair = ReplicaRepair::new(membership.settings().replicas, repair.as_deref())?;
+        let is_stored = stored.is_some();
+        let registry = stored.unwrap_or_else(|| membership.registry());
+        // A store may have joined that this one has not heard of.
+        membership.learn_registry(registry.clone()).await;
         let stores = membership.stores().into_iter().map(|known| StoreInfo {
             id: known.store.0,
             name: known.name,
             address: known.address,
+            labels: registry.store(known.store).map(|it| it.labels.clone()).unwrap_or_default(),
             ..StoreInfo::default()
         });
-        let registry = stored.clone().unwrap_or_else(|| membership.registry());
         let mut cluster = ClusterView::new(Config::default(), stores);
         replica_repair::note_standings(&mut cluster, &registry);
         let pd_leader = Arc::new(Self {
@@ -132,7 +136,7 @@ impl PdLeader {
             changes: watch::Sender::new(0),
             ids: Mutex::new(ids),
             tso: Mutex::new(tso),
-            registry: Mutex::new((registry.clone(), false)),
+            registry: Mutex::new(RegistryRow::new(registry.clone(), is_stored)),
             settled: Notify::new(),
             broken: watch::Sender::new(false),
         });
@@ -143,57 +147,14 @@ impl PdLeader {
             pd_leader.write(swap).await;
         }
         // The copies of all stores began alike.
-        if stored.is_none() {
-            let (key, value) = (rows::STORES_KEY, registry.encode());
-            pd_leader.write(RowSwap { key, expected: None, value }).await;
+        if !is_stored {
+            pd_leader.write_registry(registry).await;
         }
         if !has_settings {
             let (key, value) = (rows::SETTINGS_KEY, membership.settings().encode());
             pd_leader.write(RowSwap { key, expected: None, value }).await;
         }
         Ok(pd_leader)
-    }
-
-    /// Takes in the run report of a store, and writes it to the registry if it is news. Returns the
-    /// registry if it is newer than the `version` that the store has.
-    pub(super) fn note_run(
-        self: &Arc<Self>,
-        report: &RunReport,
-        version: u64,
-    ) -> Option<StoreRegistry> {
-        let mut registry = self.registry.lock();
-        let newer = (registry.0.version > version).then(|| registry.0.clone());
-        if !registry.1
-            && let Some(changed) = registry.0.with_run(report)
-        {
-            registry.1 = true;
-            let pd_leader = Arc::clone(self);
-            let expected = registry.0.encode();
-            tokio::spawn(async move { pd_leader.change_registry(expected, changed).await });
-        }
-        newer
-    }
-
-    async fn change_registry(&self, expected: Vec<u8>, changed: StoreRegistry) {
-        let (key, value) = (rows::STORES_KEY, changed.encode());
-        let settled = self.write(RowSwap { key, expected: Some(expected), value }).await;
-        let now = match settled {
-            SwapResult::Done => Some(changed),
-            SwapResult::Refused { current } => {
-                current.and_then(|row| StoreRegistry::decode(&row).ok())
-            }
-            // The next report finds out.
-            SwapResult::Unknown => None,
-        };
-        let mut registry = self.registry.lock();
-        registry.1 = false;
-        let Some(now) = now else { return };
-        let mut cluster = self.cluster.lock();
-        for store in &now.stores {
-            cluster.learn_store(store.id.0, &store.name, &store.address);
-        }
-        replica_repair::note_standings(&mut cluster, &now);
-        registry.0 = now;
     }
 
     /// The term.
@@ -352,7 +313,7 @@ impl PdLeader {
 
     /// Confirms by a linearizable read that no other store led when something was taken before this
     /// call: only then it may be handed out.
-    async fn confirm(&self) -> Result<(), Status> {
+    pub(super) async fn confirm(&self) -> Result<(), Status> {
         let guard = RequestPrecondition { term: Some(self.term), ..RequestPrecondition::default() };
         self.router.read(SYSTEM_REGION, guard, false).await.map_err(|_| not_leader())?;
         Ok(())

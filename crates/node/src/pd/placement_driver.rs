@@ -3,11 +3,13 @@
 use flotilla_proto::keyspacepb::keyspace_server::{Keyspace, KeyspaceServer};
 use flotilla_proto::meta_storagepb::meta_storage_server::{MetaStorage, MetaStorageServer};
 use flotilla_proto::pdpb::pd_server::{Pd, PdServer};
+use flotilla_proto::peers::join_server::{Join, JoinServer};
 use flotilla_proto::peers::placement_server::{self, PlacementServer};
 use tokio::task::JoinSet;
 
 use super::context::{PdConfig, PdContext};
 use super::heartbeat_receiver::HeartbeatReceiver;
+use super::registration::JoinService;
 use super::repair_requests::RepairRequests;
 use super::service::PdService;
 use super::stubs::{EmptyKeyspaces, EmptyMetaStorage};
@@ -55,6 +57,12 @@ impl PlacementDriver {
     #[must_use]
     pub fn report_server(&self) -> PlacementServer<impl placement_server::Placement> {
         PlacementServer::new(HeartbeatReceiver(self.context.clone()))
+    }
+
+    /// The service that stores ask which join the cluster.
+    #[must_use]
+    pub fn join_server(&self) -> JoinServer<impl Join> {
+        JoinServer::new(JoinService(self.context.clone()))
     }
 
     /// The meta storage of PD, which is empty.

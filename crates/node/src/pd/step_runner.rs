@@ -4,7 +4,9 @@
 use flotilla_proto::metapb;
 use flotilla_proto::peers::replica_step::Step;
 use flotilla_proto::peers::{ReplicaStep, StepAnswer, VoteChange};
-use flotilla_region::{MembershipChange, Peer, PeerId, RegionId, Reject, StoreId};
+use flotilla_region::{
+    MembershipChange, MembershipError, MembershipRefusal, Peer, PeerId, RegionId, Reject, StoreId,
+};
 use tokio::sync::mpsc;
 
 use crate::driver::router::{RequestError, Router};
@@ -76,7 +78,26 @@ fn unknown(why: &str) -> NotDone {
 }
 
 fn not_done(error: &RequestError) -> NotDone {
-    later(error)
+    let is_final = match error {
+        // The region is not as placement believes it to be, and its version is the right one.
+        RequestError::Rejected(Reject::InvalidMembership(MembershipRefusal::Change(why))) => {
+            match why {
+                MembershipError::NotLearner(_)
+                | MembershipError::NotVoter(_)
+                | MembershipError::Names
+                | MembershipError::NoVoter => true,
+                // The next id is higher; an end is confirmed, a joint configuration left.
+                MembershipError::Version
+                | MembershipError::Joint
+                | MembershipError::NotJoint
+                | MembershipError::Floor(_)
+                | MembershipError::StoreTaken(_)
+                | MembershipError::Limit => false,
+            }
+        }
+        _ => false,
+    };
+    NotDone { is_final, ..later(error) }
 }
 
 fn later(error: &RequestError) -> NotDone {
@@ -93,4 +114,24 @@ fn later(error: &RequestError) -> NotDone {
 
 fn peer_from_wire(peer: &metapb::Peer) -> Peer {
     Peer { id: PeerId(peer.id), store: StoreId(peer.store_id) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_time_helps_is_asked_for_again_and_others_are_not() {
+        let refused = |why: MembershipRefusal| {
+            not_done(&RequestError::Rejected(Reject::InvalidMembership(why)))
+        };
+        let lags = refused(MembershipRefusal::Lagging(PeerId(204)));
+        assert!(!lags.is_final && lags.reason.contains("learner 204"), "{lags:?}");
+        let floor = MembershipError::Floor(PeerId(3));
+        assert!(!refused(floor.into()).is_final, "the next id is higher");
+        assert!(refused(MembershipError::NotVoter(PeerId(3)).into()).is_final);
+        assert!(!not_done(&RequestError::Undecided).is_final);
+        let elsewhere = not_done(&RequestError::Rejected(Reject::NotLeader { leader: None }));
+        assert!(!elsewhere.is_final && elsewhere.reason.contains("another store"));
+    }
 }

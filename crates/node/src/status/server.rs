@@ -11,7 +11,7 @@ use tonic::{Request, Response};
 use crate::descriptor_proto::{peer_to_proto, region_to_proto};
 use crate::driver::mailbox::Lane;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
-use crate::membership::{Membership, uuid_to_wire};
+use crate::membership::{Membership, labels_to_wire, uuid_to_wire};
 use crate::status::metrics::NodeStatsReader;
 use crate::transport::PeerConnections;
 
@@ -55,6 +55,7 @@ impl StatusService for StatusServer {
                     id: known.store.0,
                     address: known.address,
                     version: crate::VERSION.to_owned(),
+                    labels: labels_to_wire(&record.labels),
                     ..metapb::Store::default()
                 }),
                 uuid: uuid_to_wire(uuid),

@@ -88,7 +88,7 @@ impl Cluster {
 
     fn join(&mut self) -> u64 {
         self.stores += 1;
-        self.view.learn_store(self.stores, &format!("s{}", self.stores), "");
+        self.view.learn_store(self.stores, &format!("s{}", self.stores), "", &[]);
         self.stores
     }
 
