@@ -14,7 +14,8 @@ pub struct ServeArgs {
     /// TOML file with settings; see docs/configuration.md
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Which of the initial stores this is [default: s1, or what the data directory says]
+    /// Which of the initial stores this is, or the name of the store that joins [default: s1, or
+    /// what the data directory says]
     #[arg(long)]
     pub name: Option<String>,
     /// Address to listen on [default: the one that --initial-cluster gives for --name]
@@ -33,6 +34,12 @@ pub struct ServeArgs {
     /// All stores that begin the cluster, the same on each of them [default: this store alone]
     #[arg(long, value_name = "NAME=HOST:PORT,...")]
     pub initial_cluster: Option<String>,
+    /// Members of a running cluster that this store joins, if its directory is empty
+    #[arg(long, value_name = "HOST:PORT,...")]
+    pub join: Option<String>,
+    /// Where the store stands, as zone=a; may be given several times [default: the labels it has]
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub label: Vec<String>,
     /// Number that the cluster must have [default: any]
     #[arg(long, value_name = "NUMBER")]
     pub cluster_id: Option<u64>,
@@ -54,7 +61,7 @@ impl ServeArgs {
     ///
     /// # Errors
     ///
-    /// As [`NodeConfig::read`].
+    /// As [`NodeConfig::read`], and for a label that is none.
     pub fn config(self) -> Result<NodeConfig, ConfigError> {
         let mut config = match &self.config {
             Some(path) => NodeConfig::read(path)?,
@@ -65,6 +72,11 @@ impl ServeArgs {
         put(&mut config.advertise_addr, self.advertise_addr);
         put(&mut config.data_dir, self.data_dir);
         put(&mut config.initial_cluster, self.initial_cluster);
+        put(&mut config.join, self.join);
+        for label in &self.label {
+            let (key, value) = parse_label(label)?;
+            config.labels.insert(key, value);
+        }
         put(&mut config.cluster_id, self.cluster_id);
         put(&mut config.regions, self.regions);
         put(&mut config.log, self.log);
@@ -72,6 +84,14 @@ impl ServeArgs {
         config.also_listen.extend(self.also_listen);
         Ok(config)
     }
+}
+
+/// Reads `zone=a`.
+fn parse_label(label: &str) -> Result<(String, String), ConfigError> {
+    let (key, value) = label.split_once('=').ok_or_else(|| {
+        ConfigError::Value(format!("--label {label}: a label is of the form key=value"))
+    })?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 fn put<T>(setting: &mut T, flag: Option<T>) {

@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use flotilla_proto::peers::operator_client::OperatorClient;
-use flotilla_proto::peers::{TransferLeaderRequest, TransferLeaderResponse};
+use flotilla_proto::peers::{
+    ChangeReplicasRequest, ChangeReplicasResponse, RepairStatusRequest, RepairStatusResponse,
+    SetRepairRequest, SetRepairResponse, TransferLeaderRequest, TransferLeaderResponse,
+};
 use tokio::time::timeout;
 use tonic::transport::Channel;
+use tonic::{Response, Status};
 
 use crate::config::Config;
 use crate::dial;
@@ -45,7 +49,48 @@ impl StoreOperator {
     ) -> Result<TransferLeaderResponse, Error> {
         let mut client = self.client.clone();
         let request = TransferLeaderRequest { region_id, to_store: to.unwrap_or(0) };
-        let reason = match timeout(self.time_limit, client.transfer_leader(request)).await {
+        self.answer(client.transfer_leader(request)).await
+    }
+
+    /// Begins to bring a region to other stores, if this store leads placement.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`StoreOperator::transfer_leader`].
+    pub async fn change_replicas(
+        &self,
+        request: ChangeReplicasRequest,
+    ) -> Result<ChangeReplicasResponse, Error> {
+        let mut client = self.client.clone();
+        self.answer(client.change_replicas(request)).await
+    }
+
+    /// How far the last change of a region's replicas is, and what else is under way, if this store
+    /// leads placement. Region 0: none is meant.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`StoreOperator::transfer_leader`].
+    pub async fn repair_status(&self, region_id: u64) -> Result<RepairStatusResponse, Error> {
+        let mut client = self.client.clone();
+        self.answer(client.repair_status(RepairStatusRequest { region_id })).await
+    }
+
+    /// Pauses or resumes repair, or sets the number of replicas, if this store leads placement.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`StoreOperator::transfer_leader`].
+    pub async fn set_repair(&self, request: SetRepairRequest) -> Result<SetRepairResponse, Error> {
+        let mut client = self.client.clone();
+        self.answer(client.set_repair(request)).await
+    }
+
+    async fn answer<T>(
+        &self,
+        asked: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Error> {
+        let reason = match timeout(self.time_limit, asked).await {
             Ok(Ok(response)) => return Ok(response.into_inner()),
             Ok(Err(status)) if is_answer(&status) => {
                 let (endpoint, reason) = (self.address.clone(), describe(&status));

@@ -1,7 +1,9 @@
 //! The first regions of a cluster, and the store that campaigns first in each.
 
 use bytes::Bytes;
-use flotilla_region::{Descriptor, Epoch, Peer, PeerId, RegionId, Space, StoreId};
+use flotilla_region::{
+    Descriptor, Epoch, Peer, PeerId, RegionId, RegionPeer, RemovedPeers, Space, StoreId,
+};
 
 /// Initial stores at most: replica ids have two digits for the store.
 pub const STORES_MAX: usize = 99;
@@ -67,10 +69,18 @@ fn region(
     end: Bytes,
     stores: impl Iterator<Item = StoreId>,
 ) -> Descriptor {
-    let mut peers: Vec<Peer> =
-        stores.map(|store| Peer { id: PeerId(id.0 * 100 + store.0), store }).collect();
+    let mut peers: Vec<RegionPeer> =
+        stores.map(|store| Peer { id: PeerId(id.0 * 100 + store.0), store }.into()).collect();
     peers.sort_by_key(|peer| peer.store);
-    Descriptor { id, space, start, end, epoch: Epoch { conf_version: 1, version: 1 }, peers }
+    Descriptor {
+        removed: RemovedPeers::default(),
+        id,
+        space,
+        start,
+        end,
+        epoch: Epoch { conf_version: 1, version: 1 },
+        peers,
+    }
 }
 
 #[cfg(test)]

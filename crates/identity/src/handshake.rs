@@ -6,13 +6,17 @@
 //! log ends lower, is an older copy of the disk, and ends. Because only the greeted store can
 //! look, a *new* start is accepted only after it has confirmed what is known of the former ones;
 //! else the copy's starts would overwrite the memory that convicts it.
+//!
+//! Greetings also carry the registry to a store whose copy is older. A store that joined while
+//! another was down shows so that it is a member, without placement: its vote may be the one by
+//! which placement gets a leader.
 
 use std::collections::BTreeMap;
 
 use flotilla_region::StoreId;
 
 use crate::FEATURE_LEVEL;
-use crate::registry::{StoreRegistry, StoreState};
+use crate::registry::StoreRegistry;
 use crate::settings::{ClusterSettings, SettingConflict};
 use crate::store_identity::{MemberId, StoreRun, StoreUuid};
 
@@ -86,6 +90,10 @@ pub struct StoreHello {
     /// The start of the sender that the receiver knows, if the sender has found it in its own
     /// history: the whole record, since the receiver may have learned of a longer log meanwhile.
     pub confirmed: Option<KnownRun>,
+    /// The version of the sender's registry.
+    pub registry_version: u64,
+    /// That registry, if the receiver is known to have an older one.
+    pub registry: Option<Box<StoreRegistry>>,
 }
 
 /// Why the messages of a store are not taken. The store may go on and try again: what is wrong may
@@ -116,16 +124,29 @@ pub enum HandshakeRefusal {
         /// The store that was meant.
         meant: StoreId,
     },
-    /// The registry has no such store, and its id is not a new one.
+    /// The registry has no such store, and the store shows no later one.
     #[error(
-        "cluster {cluster_id} has no store {store}, and that id is no new one: compare the \
-         --data-dir of the store that bears it"
+        "cluster {cluster_id} has no store {store}, and that store shows no later registry: compare \
+         the --data-dir of the store that bears it"
     )]
     Unlisted {
         /// The cluster.
         cluster_id: u64,
         /// The store.
         store: StoreId,
+    },
+    /// The registry that the store shows is not one of this cluster's.
+    #[error(
+        "the registry of store {store}, version {theirs}, is no later state of the one here, version \
+         {ours}: compare --data-dir and --join of the two"
+    )]
+    OtherRegistry {
+        /// The store.
+        store: StoreId,
+        /// The version of this store's copy.
+        ours: u64,
+        /// The version of the other's.
+        theirs: u64,
     },
     /// The store was declared lost or has left.
     #[error(
@@ -196,8 +217,12 @@ pub enum HelloDecision {
     /// Messages of this start are taken, once the write is durable and [`Handshake::accept`] was
     /// called.
     Accept(Option<PeerWrite>),
-    /// The sender must first find in its history what is known of it here: answer with a greeting.
+    /// The sender must first find in its history what is known of it here, or show the registry
+    /// that has it: answer with a greeting.
     Unconfirmed,
+    /// The greeting has a later registry: keep it, call [`Handshake::learn_registry`], and decide
+    /// about the same greeting again.
+    Learn(Box<StoreRegistry>),
     /// Its messages are not taken.
     Refuse(HandshakeRefusal),
     /// This store itself is the wrong one and must end, with these words.
@@ -214,6 +239,8 @@ struct PeerKnowledge {
     confirmed: Option<KnownRun>,
     /// The address that it gave in its latest start.
     address: Option<(u64, String)>,
+    /// The version of its registry when it last said so.
+    registry_version: Option<u64>,
 }
 
 /// One member's side of all handshakes.
@@ -280,6 +307,8 @@ impl Handshake {
             expected_uuid: None,
             known: None,
             confirmed: None,
+            registry_version: 0,
+            registry: None,
         }
     }
 
@@ -288,11 +317,16 @@ impl Handshake {
     pub fn greet(&self, to: StoreId) -> StoreHello {
         let peer = self.peers.get(&to);
         let identity = (self.uuid, self.run);
+        let version = self.registry.version;
+        let is_behind =
+            peer.and_then(|peer| peer.registry_version).is_some_and(|theirs| theirs < version);
         StoreHello {
             to,
             expected_uuid: self.registry.store(to).map(|store| store.uuid),
             known: peer.and_then(|peer| peer.known),
             confirmed: peer.and_then(|peer| peer.confirmed),
+            registry_version: version,
+            registry: is_behind.then(|| Box::new(self.registry.clone())),
             ..Self::introduction(self.own, &self.name, &self.address, identity, self.settings)
         }
     }
@@ -301,7 +335,10 @@ impl Handshake {
     pub fn decide(&mut self, hello: &StoreHello, log_end: u64) -> HelloDecision {
         // This store before the sender: if it is the wrong one, it has to end whatever is wrong
         // with the other.
-        let decided = self.check_meeting(hello).and_then(|()| self.check_self(hello, log_end));
+        let decided = self
+            .check_meeting(hello)
+            .and_then(|()| self.check_self(hello, log_end))
+            .and_then(|()| self.check_registry(hello));
         if let Err(decision) = decided {
             return decision;
         }
@@ -372,17 +409,37 @@ impl Handshake {
         Ok(())
     }
 
+    /// A later registry is taken over before the sender is looked up in it.
+    fn check_registry(&mut self, hello: &StoreHello) -> Result<(), HelloDecision> {
+        let store = hello.from.store;
+        let is_listed = self.registry.store(store).is_some();
+        // Of listed stores only: what is noted has a bound.
+        if is_listed {
+            self.peers.entry(store).or_default().registry_version = Some(hello.registry_version);
+        }
+        let ours = self.registry.version;
+        match &hello.registry {
+            Some(shown) if shown.version > ours && !shown.continues(&self.registry) => {
+                let theirs = shown.version;
+                let refusal = HandshakeRefusal::OtherRegistry { store, ours, theirs };
+                Err(HelloDecision::Refuse(refusal))
+            }
+            Some(shown) if shown.version > ours => Err(HelloDecision::Learn(shown.clone())),
+            // It joined after this copy was made, and will show that in the next greeting.
+            None if !is_listed && hello.registry_version > ours => Err(HelloDecision::Unconfirmed),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// The sender is the one that this store knows, with the same settings.
     fn check_sender(&self, hello: &StoreHello) -> Result<(), HandshakeRefusal> {
         let store = hello.from.store;
         match self.registry.store(store) {
-            None if store <= self.registry.greatest_id() => {
+            None => {
                 let cluster_id = self.own.cluster_id;
                 return Err(HandshakeRefusal::Unlisted { cluster_id, store });
             }
-            // It joined after this copy of the registry was made.
-            None => {}
-            Some(record) if matches!(record.state, StoreState::Lost | StoreState::Removed) => {
+            Some(record) if !record.is_here() => {
                 return Err(HandshakeRefusal::Gone { store });
             }
             Some(record) if record.uuid != hello.uuid => {
@@ -457,9 +514,15 @@ impl Handshake {
         &self.registry
     }
 
-    /// Takes a registry over. False if it is no newer one.
+    /// Whether a registry is a later state of the own copy.
+    #[must_use]
+    pub fn is_news(&self, registry: &StoreRegistry) -> bool {
+        registry.version > self.registry.version && registry.continues(&self.registry)
+    }
+
+    /// Takes a registry over that is kept durably. False if it is no later state of the own copy.
     pub fn learn_registry(&mut self, registry: StoreRegistry) -> bool {
-        let is_news = registry.version > self.registry.version;
+        let is_news = self.is_news(&registry);
         if is_news {
             self.registry = registry;
         }

@@ -10,6 +10,8 @@
 //! - [`StoreRegistry`]: all stores of the cluster; one row of the system region is authoritative.
 //! - [`Bootstrap`]: how a list of empty stores becomes a cluster, once. Two phases as in Paxos: a
 //!   founder asks all listed stores to promise a round, then sends all of them one plan.
+//! - [`Join`]: how a store becomes a member of a cluster that runs, and [`StoreRegistry::register`],
+//!   the decision of placement's leader about it.
 //! - [`Handshake`]: what members tell each other before the first raft message of a start.
 //!
 //! A store's own memory is not trusted: a store that acknowledged something is remembered by the
@@ -20,7 +22,9 @@ mod codec;
 mod first_regions;
 mod founder;
 mod handshake;
+mod join;
 mod messages;
+mod registration;
 mod registry;
 mod schedule;
 mod settings;
@@ -32,7 +36,11 @@ pub use first_regions::{REGIONS_MAX, STORES_MAX, SYSTEM_REGION, first_campaigner
 pub use handshake::{
     Handshake, HandshakeRefusal, HelloDecision, KnownRun, PeerWrite, RunHistory, StoreHello,
 };
+pub use join::{Join, JoinAnswer, JoinQuestion, JoinRefusal, JoinStep, JoinTarget, JoinWrite};
 pub use messages::{BootstrapRefusal, BootstrapRequest, BootstrapResponse};
+pub use registration::{
+    REGISTERED_STORES_MAX, RegisterRefusal, RegisterRequest, Registration, check_labels, is_address,
+};
 pub use registry::{RunReport, StoreRecord, StoreRegistry, StoreState};
 pub use schedule::BootstrapSchedule;
 pub use settings::{ClusterSettings, GivenSettings, SettingConflict};
@@ -49,4 +57,4 @@ pub const FEATURE_LEVEL: u64 = 2;
 pub const SPLIT_LEVEL: u64 = 2;
 
 /// The schema of the rows that this version writes.
-pub const SCHEMA_VERSION: u64 = 3;
+pub const SCHEMA_VERSION: u64 = 4;

@@ -66,6 +66,8 @@ pub struct RunReport {
     pub level: u64,
     /// Its schema.
     pub schema: u64,
+    /// The labels that it was started with; those that it had stay if none are given.
+    pub labels: Vec<(String, String)>,
 }
 
 /// The registry.
@@ -105,15 +107,20 @@ impl StoreRegistry {
     /// The store with this name that takes part.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&StoreRecord> {
-        let is_here = |state| !matches!(state, StoreState::Lost | StoreState::Removed);
         // A name may be given again once its store is gone for good.
-        self.stores.iter().find(|store| store.name == name && is_here(store.state))
+        self.stores.iter().find(|store| store.name == name && store.is_here())
     }
 
-    /// The greatest id. An id above it belongs to a store that joined after this copy was made.
+    /// Whether this is a state of the registry from after `earlier`, or the same: stores come and
+    /// change, and none ever goes or becomes another directory.
     #[must_use]
-    pub fn greatest_id(&self) -> StoreId {
-        self.stores.iter().map(|store| store.id).max().unwrap_or_default()
+    pub fn continues(&self, earlier: &Self) -> bool {
+        let has = |known: &StoreRecord| {
+            self.store(known.id).is_some_and(|record| record.uuid == known.uuid)
+        };
+        self.version >= earlier.version
+            && self.level >= earlier.level
+            && earlier.stores.iter().all(has)
     }
 
     /// Whether no other store takes part.
@@ -136,6 +143,10 @@ impl StoreRegistry {
             run: report.run,
             level: report.level,
             schema: report.schema,
+            labels: match report.labels.is_empty() {
+                true => known.labels.clone(),
+                false => report.labels.clone(),
+            },
             ..known.clone()
         };
         // Stores repeat their reports, and each change of the row costs a quorum.
@@ -181,6 +192,12 @@ impl StoreRegistry {
 }
 
 impl StoreRecord {
+    /// Whether the store is neither lost nor removed.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        !matches!(self.state, StoreState::Lost | StoreState::Removed)
+    }
+
     fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.id.0);
         put_text(out, &self.name);
@@ -251,6 +268,7 @@ mod tests {
             run: StoreRun { starts, nonce: 7 },
             level: 1,
             schema: 1,
+            labels: Vec::new(),
         }
     }
 
@@ -272,7 +290,32 @@ mod tests {
         assert_eq!(moved.with_run(&report(2, "old:2")), None, "an older start");
         let other = RunReport { uuid: StoreUuid(9), ..report(4, "h:9") };
         assert_eq!(moved.with_run(&other), None, "another directory");
-        assert_eq!(registry().named("s2").unwrap().id, moved.greatest_id());
+        assert_eq!(registry().named("s2").unwrap().id, StoreId(2));
+    }
+
+    #[test]
+    fn labels_of_a_start_replace_the_former_ones_and_none_leave_them() {
+        let labels = vec![("zone".to_owned(), "b".to_owned())];
+        let told = RunReport { labels: labels.clone(), ..report(3, "h:2") };
+        let moved = registry().with_run(&told).unwrap();
+        assert_eq!(moved.stores[1].labels, labels);
+        let kept = moved.with_run(&report(4, "h:2")).unwrap();
+        assert_eq!(kept.stores[1].labels, labels);
+    }
+
+    #[test]
+    fn a_later_registry_has_all_stores_with_their_directories() {
+        let earlier = registry();
+        let later = StoreRegistry { version: 2, ..earlier.clone() };
+        assert!(later.continues(&earlier) && earlier.continues(&earlier));
+        assert!(!earlier.continues(&later), "an earlier version");
+        let mut other = later.clone();
+        other.stores[0].uuid = StoreUuid(9);
+        assert!(!other.continues(&earlier), "another directory");
+        let mut fewer = later.clone();
+        fewer.stores.pop();
+        assert!(!fewer.continues(&earlier), "a store is gone");
+        assert!(!StoreRegistry { level: 0, ..later }.continues(&earlier), "a lower level");
     }
 
     #[test]

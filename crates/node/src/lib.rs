@@ -30,6 +30,7 @@
 
 pub mod clock;
 pub mod config;
+mod descriptor_proto;
 mod driver;
 mod drop_notify;
 pub mod failure;

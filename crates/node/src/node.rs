@@ -26,7 +26,7 @@ use crate::driver::threads::NodeThreads;
 use crate::driver::tickets::Tickets;
 use crate::drop_notify::{DropWaiter, drop_notify};
 use crate::failure::NodeFailure;
-use crate::membership::{Membership, become_member};
+use crate::membership::{GivenPlace, Membership, become_member, check_contacts, join_cluster};
 use crate::net::connection::ServerStop;
 use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 use crate::net::listen::{self, ServerLimits};
@@ -76,7 +76,8 @@ pub struct Node {
 impl Node {
     /// Starts a node that listens on the address of its settings. Returns when it is serving;
     /// regions have their leaders a little later. A store with an empty directory first waits until
-    /// all listed stores have begun the cluster with it, however long that takes.
+    /// all listed stores have begun the cluster with it, or until it has joined a running one,
+    /// however long that takes.
     ///
     /// # Errors
     ///
@@ -135,11 +136,14 @@ impl Node {
             let addr = resolved.listen_addr(known.as_deref());
             StartError::Listen { addr, source }
         })?;
+        let address = resolved.advertised(&addr.to_string(), known.as_deref());
         let directory = match directory.identity().is_member() {
             true => directory,
+            false if !resolved.contacts.is_empty() => {
+                join_cluster(directory, &resolved, &address, &listener).await?
+            }
             false => become_member(directory, &resolved, &listener, clock).await?,
         };
-        let address = resolved.advertised(&addr.to_string(), known.as_deref());
         let opened = {
             let (resolved, address) = (Arc::clone(&resolved), address.clone());
             blocking(move || open_store(&resolved, directory, &address, clock)).await?
@@ -173,14 +177,13 @@ impl Node {
             let context = context.clone();
             move || context.halt()
         });
-        let membership = Membership::new(
-            Arc::clone(&context.store),
-            handshake,
-            address,
-            resolved.listed_addresses(),
-            failure.clone(),
-        );
+        let given =
+            GivenPlace { listed: resolved.listed_addresses(), labels: resolved.labels.clone() };
+        let membership =
+            Membership::new(Arc::clone(&context.store), handshake, address, given, failure.clone());
         let mut streams = JoinSet::new();
+        let cluster_id = membership.id().cluster_id;
+        streams.spawn(check_contacts(Arc::clone(&resolved), cluster_id, failure.clone()));
         let transport_limits = TransportLimits {
             queue_bytes_max: limits.peer_queue_bytes_max,
             snapshot_bytes_per_s: resolved.config.snapshot.bytes_per_s,
@@ -425,14 +428,16 @@ fn services(
         .register_encoded_file_descriptor_set(flotilla_proto::FILE_DESCRIPTOR_SET)
         .build_v1()
         .expect("the descriptors were made by the compiler of the protocol");
+    let operator = OperatorServer { router: router.clone(), repair: placement.repair_requests() };
     let routes = GrpcRoutes::new(RawKv::new(router.clone(), Default::default()).into_server())
         .add_service(placement.pd_server())
         .add_service(placement.report_server())
+        .add_service(placement.join_server())
         .add_service(placement.meta_storage_server())
         .add_service(placement.keyspace_server())
         .add_service(peers)
         .add_service(StatusGrpc::new(status))
-        .add_service(OperatorGrpc::new(OperatorServer { router: router.clone() }))
+        .add_service(OperatorGrpc::new(operator))
         .add_service(health_server)
         .add_service(reflection)
         .prepare();

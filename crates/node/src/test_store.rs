@@ -1,6 +1,5 @@
 //! A store for unit tests, alone in its cluster.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use flotilla_vfs::fault::FaultFs;
 
 use crate::drop_notify::{DropNotify, drop_notify};
 use crate::failure::NodeFailure;
-use crate::membership::Membership;
+use crate::membership::{GivenPlace, Membership};
 
 /// An address without a listener.
 const ADDRESS: &str = "h:1";
@@ -38,9 +37,9 @@ pub(crate) fn open_member(
     let history = store.history().clone();
     let handshake = Handshake::new(greeting, history, registry, Vec::new(), true);
     let (store, failure) = (drop_notify(store).0, NodeFailure::new(|| ()));
-    let listed = BTreeMap::new();
+    let given = GivenPlace::default();
     let membership =
-        Membership::new(Arc::clone(&store), handshake, ADDRESS.to_owned(), listed, failure);
+        Membership::new(Arc::clone(&store), handshake, ADDRESS.to_owned(), given, failure);
     (store, membership)
 }
 

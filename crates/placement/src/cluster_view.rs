@@ -30,14 +30,29 @@ impl Default for Config {
 pub struct StoreInfo {
     /// Its id.
     pub id: u64,
-    /// Its name in the initial cluster.
+    /// Its name.
     pub name: String,
     /// Where it listens, `host:port`.
     pub address: String,
+    /// Where it stands, as its operator says: `zone` = `a`.
+    pub labels: Vec<(String, String)>,
     /// When it was heard last; `None` if never by this leader.
     pub heard_ms: Option<u64>,
     /// Whether it has said that it hands its leaders over and stops.
     pub is_stopping: bool,
+    /// What the registry says of it.
+    pub standing: StoreStanding,
+}
+
+/// The standing of a store in the registry, for placement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreStanding {
+    /// Stores of one zone fail together. Empty: none is known.
+    pub zone: String,
+    /// Its replicas are to be moved away.
+    pub is_leaving: bool,
+    /// It will never come back.
+    pub is_lost: bool,
 }
 
 /// One replica's heartbeat: its view of its region.
@@ -86,6 +101,8 @@ pub struct ClusterView {
     stores: BTreeMap<u64, StoreInfo>,
     routes: RouteTable,
     leaders: BTreeMap<u64, LeaderClaim>,
+    /// The region of placement, which has no place among the clients' keys.
+    system: Option<RegionInfo>,
 }
 
 impl ClusterView {
@@ -93,7 +110,13 @@ impl ClusterView {
     #[must_use]
     pub fn new(config: Config, stores: impl IntoIterator<Item = StoreInfo>) -> Self {
         let stores = stores.into_iter().map(|store| (store.id, store)).collect();
-        Self { config, stores, routes: RouteTable::default(), leaders: BTreeMap::new() }
+        Self {
+            config,
+            stores,
+            routes: RouteTable::default(),
+            leaders: BTreeMap::new(),
+            system: None,
+        }
     }
 
     /// Applies the heartbeats of a store. True if a route or a leader changed, or a suspicion
@@ -135,11 +158,37 @@ impl ClusterView {
     }
 
     /// Takes over what the registry says of a store: it may be new, or have moved.
-    pub fn learn_store(&mut self, id: u64, name: &str, address: &str) {
+    pub fn learn_store(&mut self, id: u64, name: &str, address: &str, labels: &[(String, String)]) {
         let store =
             self.stores.entry(id).or_insert_with(|| StoreInfo { id, ..StoreInfo::default() });
         name.clone_into(&mut store.name);
         address.clone_into(&mut store.address);
+        labels.clone_into(&mut store.labels);
+    }
+
+    /// Takes over what the registry says of a store that is known.
+    pub fn note_standing(&mut self, id: u64, standing: StoreStanding) {
+        if let Some(store) = self.stores.get_mut(&id) {
+            store.standing = standing;
+        }
+    }
+
+    /// Notes the region of placement. No client hears of it.
+    pub fn note_system(&mut self, region: RegionInfo) {
+        let is_older = |known: &RegionInfo| known.conf_version > region.conf_version;
+        if !self.system.as_ref().is_some_and(is_older) {
+            self.system = Some(region);
+        }
+    }
+
+    /// The region of placement, once it was noted.
+    pub(crate) fn system(&self) -> Option<&RegionInfo> {
+        self.system.as_ref()
+    }
+
+    /// Whether a store was heard a moment ago.
+    pub(crate) fn is_live(&self, now_ms: u64, store: u64) -> bool {
+        !self.is_silent(now_ms, store)
     }
 
     /// Notes that the connection to a store broke: its leaders are doubtful until it is heard.
@@ -156,10 +205,13 @@ impl ClusterView {
         }
     }
 
-    /// Whether a store should lead regions: it was heard a moment ago, and does not stop.
+    /// Whether a store should lead regions: it was heard a moment ago, does not stop, and keeps
+    /// its replicas.
     pub(crate) fn may_lead(&self, now_ms: u64, store: u64) -> bool {
-        let is_stopping = self.stores.get(&store).is_none_or(|store| store.is_stopping);
-        !is_stopping && !self.is_silent(now_ms, store)
+        let goes = |known: &StoreInfo| {
+            known.is_stopping || known.standing.is_leaving || known.standing.is_lost
+        };
+        !self.stores.get(&store).is_none_or(goes) && !self.is_silent(now_ms, store)
     }
 
     /// The region that holds `key`.

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::cluster_view::{ClusterView, LeaderStatus};
-use crate::route_table::ReplicaInfo;
+use crate::route_table::{ReplicaInfo, ReplicaRole};
 
 /// Bounds of leader balance.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +53,8 @@ pub struct LeaderBalance {
     complete_since_ms: Option<u64>,
     /// The last step of each region, for as long as the region rests.
     steps: BTreeMap<u64, LastStep>,
+    /// Regions that are not to be moved, for others move them.
+    busy: BTreeSet<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +78,12 @@ impl LeaderBalance {
     /// Balance in a term that begins.
     #[must_use]
     pub fn new(limits: LeaderBalanceLimits) -> Self {
-        Self { limits, complete_since_ms: None, steps: BTreeMap::new() }
+        Self { limits, complete_since_ms: None, steps: BTreeMap::new(), busy: BTreeSet::new() }
+    }
+
+    /// Names the regions that count where they are led, and are not moved: their replicas change.
+    pub fn set_busy(&mut self, busy: BTreeSet<u64>) {
+        self.busy = busy;
     }
 
     /// The steps to be taken now. `here` is the store that leads the region of placement. Linear in
@@ -149,6 +156,11 @@ impl LeaderBalance {
                     let (region, replicas) = (route.region.id, &route.region.replicas[..]);
                     let store = leader?.store;
                     leads.count(store);
+                    // A learner cannot lead, and a joint configuration is left first.
+                    let all_vote = replicas.iter().all(|at| at.role == ReplicaRole::Voter);
+                    if self.busy.contains(&region) || !all_vote {
+                        continue;
+                    }
                     leads.movable.entry(store).or_default().push((region, replicas));
                 }
             }

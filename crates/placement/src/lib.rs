@@ -5,6 +5,8 @@
 //!
 //! - [`ClusterView`] knows stores, regions and leaders from the heartbeats of the stores.
 //! - [`LeaderBalance`] proposes transfers of leadership, so that each store leads as many regions.
+//! - [`Repairer`] decides which stores should have the replicas of a region, and [`ReplicaPlan`]
+//!   the steps that bring them there.
 //! - [`IdAllocator`] hands out numbers that are unique in the cluster.
 //! - [`Tso`] hands out timestamps that never go back.
 //!
@@ -16,17 +18,23 @@
 mod cluster_view;
 mod id_allocator;
 mod leader_balance;
+mod repairer;
+mod replica_plan;
 mod route_table;
 pub mod rows;
 mod tso;
 mod watermark;
 
 pub use cluster_view::{
-    ClusterView, Config, LeaderStatus, RegionHeartbeat, RegionRoute, StoreInfo,
+    ClusterView, Config, LeaderStatus, RegionHeartbeat, RegionRoute, StoreInfo, StoreStanding,
 };
 pub use id_allocator::{BLOCK_COUNT, FLOOR, IdAllocator};
 pub use leader_balance::{LeaderBalance, LeaderBalanceLimits, LeaderStep};
-pub use route_table::{RegionInfo, ReplicaInfo};
+pub use repairer::{
+    OperatorState, RepairLimits, RepairReason, RepairRefusal, Repairer, ReplicaStep, StepAnswer,
+};
+pub use replica_plan::{MembershipStep, NEW_REPLICAS_MAX, PlanObstacle, PlannedStep, ReplicaPlan};
+pub use route_table::{RegionInfo, ReplicaInfo, ReplicaRole};
 pub use rows::{RowError, RowSwap, SwapResult};
 pub use tso::{LOGICAL_END, Timestamp, Tso, TsoError, WINDOW_MS};
 pub use watermark::HighWatermark;

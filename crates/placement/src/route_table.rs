@@ -4,7 +4,7 @@
 //! - No two regions overlap. Of two that would, the one with the higher version stays.
 //! - A region's epoch never goes back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One copy of a region and the store that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,22 @@ pub struct ReplicaInfo {
     pub id: u64,
     /// The store's id.
     pub store: u64,
+    /// Its part in the region's decisions.
+    pub role: ReplicaRole,
+}
+
+/// The part of a replica in its region's decisions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReplicaRole {
+    /// It votes.
+    #[default]
+    Voter,
+    /// It gets the log, and has no vote.
+    Learner,
+    /// It votes in the new half of a joint configuration.
+    Incoming,
+    /// It votes in the old half of a joint configuration.
+    Outgoing,
 }
 
 /// A range of keys and its replicas.
@@ -33,6 +49,27 @@ pub struct RegionInfo {
 }
 
 impl RegionInfo {
+    /// The replica on this store.
+    #[must_use]
+    pub fn on(&self, store: u64) -> Option<ReplicaInfo> {
+        self.replicas.iter().copied().find(|replica| replica.store == store)
+    }
+
+    /// Whether the region is between two configurations.
+    #[must_use]
+    pub fn is_joint(&self) -> bool {
+        let is_between = |role| matches!(role, ReplicaRole::Incoming | ReplicaRole::Outgoing);
+        self.replicas.iter().any(|replica| is_between(replica.role))
+    }
+
+    /// The stores that vote, of a joint configuration those of its new half.
+    #[must_use]
+    pub fn voting_stores(&self) -> BTreeSet<u64> {
+        let votes = |role| matches!(role, ReplicaRole::Voter | ReplicaRole::Incoming);
+        let voters = self.replicas.iter().filter(|replica| votes(replica.role));
+        voters.map(|replica| replica.store).collect()
+    }
+
     fn contains(&self, key: &[u8]) -> bool {
         self.start.as_slice() <= key && !ends_by(&self.end, key)
     }

@@ -1,20 +1,32 @@
 //! Commands that change the region itself (`docs/decisions/0034-a-split-is-an-entry.md`). Each is
 //! an entry of its own, never joined with proposals.
 //!
-//! An entry's data is a format byte other than that of proposals, a byte that names the command,
+//! A change of the replicas is an entry of raft's own kind, whose context is the command; all others
+//! are entries of the normal kind, with the command as their data.
+//!
+//! A command is a format byte other than that of proposals, a byte that names the command,
 //! and its fields. A command that this version does not know stops the store: to leave it out would
 //! make this replica another region than the others are.
 
 use bytes::Bytes;
 use flotilla_base::fields::{FieldReader, Malformed, put_bytes, put_varint};
 
-use crate::descriptor::{Descriptor, Epoch, Peer};
+use crate::descriptor::{Descriptor, Epoch, RegionPeer, RemovedPeers};
+use crate::entry::{EntryKind, LogEntry};
 use crate::ids::{PeerId, RegionId};
+use crate::membership_change::MembershipCommand;
 
 /// The first byte of an entry with such a command.
 pub(crate) const FORMAT: u8 = 2;
 /// The second byte: which command.
 const SPLIT: u8 = 1;
+const MEMBERSHIP: u8 = 2;
+const FORGET: u8 = 3;
+/// The keys of the context, and of what raft keeps beside it, in its own encoding of a change
+/// (`ConfChangeV2` of eraftpb).
+const RAFT_TRANSITION: u64 = 1 << 3;
+const RAFT_CHANGE: u64 = 2 << 3 | 2;
+const RAFT_CONTEXT: u64 = 3 << 3 | 2;
 
 /// The most regions that one split makes.
 pub const SPLIT_CHILDREN_MAX: usize = 16;
@@ -24,6 +36,10 @@ pub const SPLIT_CHILDREN_MAX: usize = 16;
 pub enum AdminCommand {
     /// The region becomes several.
     Split(SplitCommand),
+    /// The region has other replicas, or the same ones in other roles.
+    Membership(MembershipCommand),
+    /// The end of a removed replica is confirmed: it leaves the list of those.
+    Forget(PeerId),
 }
 
 /// A split into neighbours: new regions take the first parts of the range, the last part stays with
@@ -55,6 +71,10 @@ pub enum SplitError {
     /// The region has changed since the borders were chosen.
     #[error("the region has another version")]
     Version,
+    /// The region is between two configurations: its children would be as well, each without a
+    /// leader that knows of it.
+    #[error("the region is between two configurations")]
+    Joint,
     /// No child, or more than one split may make.
     #[error("a split makes 1 to {SPLIT_CHILDREN_MAX} regions")]
     Count,
@@ -67,39 +87,69 @@ pub enum SplitError {
 }
 
 impl AdminCommand {
-    /// The command in an entry's data. `None` for an entry without data, or with proposals.
+    /// The command in an entry. `None` for an entry without data, or with proposals.
     ///
     /// # Errors
     ///
     /// If the bytes are damaged, or a command that this version does not know.
-    pub fn decode(data: &Bytes) -> Result<Option<Self>, Malformed> {
-        if !Self::is_in(data) {
+    pub fn decode(entry: &LogEntry) -> Result<Option<Self>, Malformed> {
+        if !Self::is_in(entry) {
             return Ok(None);
         }
-        let mut reader = FieldReader::new(data.slice(1..), "admin command");
-        let command = match reader.byte()? {
-            SPLIT => Self::Split(SplitCommand::decode(&mut reader)?),
+        let is_change = entry.kind == EntryKind::ConfChangeV2;
+        let data = if is_change { change_context(&entry.data)? } else { entry.data.clone() };
+        let mut reader = FieldReader::new(data, "admin command");
+        if reader.byte()? != FORMAT {
+            return Err(reader.malformed());
+        }
+        let command = match (reader.byte()?, is_change) {
+            (SPLIT, false) => Self::Split(SplitCommand::decode(&mut reader)?),
+            (MEMBERSHIP, true) => Self::Membership(MembershipCommand::decode(&mut reader)?),
+            (FORGET, false) => Self::Forget(PeerId(reader.varint()?)),
             _ => return Err(reader.malformed()),
         };
         reader.finish()?;
         Ok(Some(command))
     }
 
-    /// Whether an entry with this data holds such a command, one that this version knows or not.
+    /// Whether an entry holds such a command, one that this version knows or not.
     #[must_use]
-    pub fn is_in(data: &Bytes) -> bool {
-        data.first() == Some(&FORMAT)
+    pub fn is_in(entry: &LogEntry) -> bool {
+        entry.kind != EntryKind::Normal || entry.data.first() == Some(&FORMAT)
     }
 
-    /// The data of the command's entry.
+    /// The data of the command's entry; of a change of the replicas, its context.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut out = vec![FORMAT];
         match self {
             Self::Split(split) => split.encode(&mut out),
+            Self::Membership(change) => {
+                out.push(MEMBERSHIP);
+                change.encode(&mut out);
+            }
+            Self::Forget(peer) => {
+                out.push(FORGET);
+                put_varint(&mut out, peer.0);
+            }
         }
         out.into()
     }
+}
+
+/// The context of raft's encoding of a change.
+fn change_context(data: &Bytes) -> Result<Bytes, Malformed> {
+    let mut reader = FieldReader::new(data.clone(), "configuration change");
+    let mut context = None;
+    while !reader.is_empty() {
+        match reader.varint()? {
+            RAFT_TRANSITION => drop(reader.varint()?),
+            RAFT_CHANGE => drop(reader.bytes()?),
+            RAFT_CONTEXT => context = Some(reader.bytes()?),
+            _ => return Err(reader.malformed()),
+        }
+    }
+    context.ok_or_else(|| reader.malformed())
 }
 
 impl SplitCommand {
@@ -139,6 +189,9 @@ impl SplitCommand {
     pub fn check(&self, parent: &Descriptor) -> Result<(), SplitError> {
         if self.epoch != parent.epoch {
             return Err(SplitError::Version);
+        }
+        if parent.is_joint() {
+            return Err(SplitError::Joint);
         }
         if self.children.is_empty() || self.children.len() > SPLIT_CHILDREN_MAX {
             return Err(SplitError::Count);
@@ -181,11 +234,13 @@ impl SplitCommand {
         let epoch = Epoch { version, ..parent.epoch };
         let mut start = parent.start.clone();
         let children = self.children.iter().map(|child| {
-            let stores = parent.peers.iter().map(|peer| peer.store);
-            let peers = child.peers.iter().zip(stores).map(|(id, store)| Peer { id: *id, store });
+            // In the same roles: a learner's child is one, and is promoted on its own.
+            let peers = child.peers.iter().zip(&parent.peers);
+            let peers = peers.map(|(id, of)| RegionPeer { id: *id, ..*of });
             let start = std::mem::replace(&mut start, child.end.clone());
             let (space, end) = (parent.space, child.end.clone());
-            Descriptor { id: child.id, space, start, end, epoch, peers: peers.collect() }
+            let (peers, removed) = (peers.collect(), RemovedPeers::default());
+            Descriptor { id: child.id, space, start, end, epoch, peers, removed }
         });
         let children = children.collect();
         Ok(SplitRegions { children, parent: Descriptor { start, epoch, ..parent.clone() } })
@@ -205,16 +260,18 @@ pub struct SplitRegions {
 mod tests {
     use super::*;
     use crate::descriptor::Space;
+    use crate::descriptor::{Peer, PeerRole};
     use crate::ids::StoreId;
 
     fn parent() -> Descriptor {
         Descriptor {
+            removed: RemovedPeers::default(),
             id: RegionId(7),
             space: Space::Raw,
             start: Bytes::from_static(b"b"),
             end: Bytes::from_static(b"m"),
             epoch: Epoch { conf_version: 3, version: 4 },
-            peers: (1..4).map(|n| Peer { id: PeerId(700 + n), store: StoreId(n) }).collect(),
+            peers: (1..4).map(|n| Peer { id: PeerId(700 + n), store: StoreId(n) }.into()).collect(),
         }
     }
 
@@ -231,13 +288,14 @@ mod tests {
     fn comes_back_as_it_was_written_and_damaged_bytes_are_an_error() {
         let command = AdminCommand::Split(split(vec![child(8, "d"), child(9, "f")]));
         let data = command.encode();
-        assert_eq!(AdminCommand::decode(&data), Ok(Some(command)));
+        let decode = |data| AdminCommand::decode(&LogEntry { data, ..LogEntry::default() });
+        assert_eq!(decode(data.clone()), Ok(Some(command)));
         for length in 1..data.len() {
-            assert!(AdminCommand::decode(&data.slice(..length)).is_err(), "cut at {length}");
+            assert!(decode(data.slice(..length)).is_err(), "cut at {length}");
         }
-        assert_eq!(AdminCommand::decode(&Bytes::new()), Ok(None));
-        assert_eq!(AdminCommand::decode(&Bytes::from_static(&[1, 2])), Ok(None), "proposals");
-        assert!(AdminCommand::decode(&Bytes::from_static(&[FORMAT, 9])).is_err(), "unknown");
+        assert_eq!(decode(Bytes::new()), Ok(None));
+        assert_eq!(decode(Bytes::from_static(&[1, 2])), Ok(None), "proposals");
+        assert!(decode(Bytes::from_static(&[FORMAT, 9])).is_err(), "unknown");
     }
 
     #[test]
@@ -248,7 +306,8 @@ mod tests {
         assert_eq!(all.map(|region| &region.start[..]), [b"b", b"d", b"f"]);
         assert_eq!(all.map(|region| &region.end[..]), [b"d", b"f", b"m"]);
         assert!(all.iter().all(|region| region.epoch == Epoch { conf_version: 3, version: 6 }));
-        let peer = Peer { id: PeerId(902), store: StoreId(2) };
+        let role = PeerRole::Voter;
+        let peer = RegionPeer { role, id: PeerId(902), store: StoreId(2) };
         assert_eq!(made.children[1].peers[1], peer);
         assert_eq!(made.parent.peers, parent().peers);
     }

@@ -106,6 +106,11 @@ impl Compactor {
         self.needed = None;
     }
 
+    /// Members may have gone: keeps what is known of those for which `is_listed` holds.
+    pub(crate) fn retain(&mut self, is_listed: impl Fn(PeerId) -> bool) {
+        self.followers.retain(|(peer, _)| is_listed(*peer));
+    }
+
     /// Time has passed, once, for a leader.
     pub(crate) fn tick(&mut self) {
         for (_, follower) in &mut self.followers {
@@ -259,7 +264,7 @@ mod tests {
 
     use super::*;
     use crate::config::WindowConfig;
-    use crate::descriptor::{Descriptor, Epoch, Peer, Space};
+    use crate::descriptor::{Descriptor, Epoch, Peer, RemovedPeers, Space};
     use crate::ids::{RegionId, StoreId};
     use crate::recovered_replica::RecoveredReplica;
 
@@ -270,12 +275,13 @@ mod tests {
     /// A log of entries of a KiB each.
     fn window(last: u64) -> LogWindow {
         let descriptor = Descriptor {
+            removed: RemovedPeers::default(),
             id: RegionId(1),
             space: Space::Raw,
             start: Bytes::new(),
             end: Bytes::new(),
             epoch: Epoch::default(),
-            peers: vec![Peer { id: PeerId(1), store: StoreId(1) }],
+            peers: vec![Peer { id: PeerId(1), store: StoreId(1) }.into()],
         };
         let found = RecoveredReplica::fresh(descriptor, PeerId(1));
         let mut window = LogWindow::new(&found, WindowConfig::default());

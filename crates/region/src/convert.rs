@@ -1,15 +1,18 @@
 //! Conversion between raft's structs and ours. Bytes are moved or shared, never copied.
 
+use bytes::Bytes;
 use raft::eraftpb;
 
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, PeerRole};
 use crate::entry::{EntryKind, HardState, LogEntry};
 use crate::ids::{Index, PeerId, Term};
+use crate::membership_change::MembershipChange;
 use crate::message::{Message, MessageKind};
 
 pub(crate) fn entry_to_raft(entry: LogEntry) -> eraftpb::Entry {
     let entry_type = match entry.kind {
         EntryKind::Normal => eraftpb::EntryType::EntryNormal,
+        EntryKind::ConfChangeV2 => eraftpb::EntryType::EntryConfChangeV2,
     };
     eraftpb::Entry {
         entry_type,
@@ -21,15 +24,13 @@ pub(crate) fn entry_to_raft(entry: LogEntry) -> eraftpb::Entry {
 }
 
 pub(crate) fn entry_from_raft(entry: eraftpb::Entry) -> LogEntry {
-    // The message filter lets no other kind in, and no replica here proposes one.
-    let is_normal = entry.entry_type == eraftpb::EntryType::EntryNormal;
-    assert!(is_normal, "entry {} is of kind {:?}", entry.index, entry.entry_type);
-    LogEntry {
-        index: Index(entry.index),
-        term: Term(entry.term),
-        kind: EntryKind::Normal,
-        data: entry.data,
-    }
+    let kind = match entry.entry_type {
+        eraftpb::EntryType::EntryNormal => EntryKind::Normal,
+        eraftpb::EntryType::EntryConfChangeV2 => EntryKind::ConfChangeV2,
+        // The message filter lets no other kind in, and no replica here proposes one.
+        kind => panic!("entry {} is of kind {kind:?}", entry.index),
+    };
+    LogEntry { index: Index(entry.index), term: Term(entry.term), kind, data: entry.data }
 }
 
 pub(crate) fn hard_state_to_raft(state: &HardState) -> eraftpb::HardState {
@@ -51,8 +52,50 @@ pub(crate) fn hard_state_from_raft(state: &eraftpb::HardState) -> HardState {
 
 /// The members of a group, as raft has them.
 pub(crate) fn conf_state(descriptor: &Descriptor) -> eraftpb::ConfState {
-    let voters = descriptor.peers.iter().map(|peer| peer.id.0).collect();
-    eraftpb::ConfState { voters, ..Default::default() }
+    let is_joint = descriptor.is_joint();
+    let mut state = eraftpb::ConfState::default();
+    for peer in &descriptor.peers {
+        let id = peer.id.0;
+        match peer.role {
+            PeerRole::Voter => {
+                state.voters.push(id);
+                if is_joint {
+                    state.voters_outgoing.push(id);
+                }
+            }
+            PeerRole::Learner => state.learners.push(id),
+            PeerRole::Incoming => state.voters.push(id),
+            PeerRole::Outgoing => {
+                state.voters_outgoing.push(id);
+                state.learners_next.push(id);
+            }
+        }
+    }
+    state
+}
+
+/// A change of the replicas as raft has it. One that needs a joint configuration is left by another
+/// change: raft would leave it by itself, but forgets that with its leader.
+pub(crate) fn change_to_raft(change: &MembershipChange, context: Bytes) -> eraftpb::ConfChangeV2 {
+    use eraftpb::ConfChangeType as Raft;
+    let singles: Vec<(Raft, PeerId)> = match change {
+        MembershipChange::Add(peer) => vec![(Raft::AddLearnerNode, peer.id)],
+        MembershipChange::Vote { promoted, demoted } => {
+            let promoted = promoted.iter().map(|id| (Raft::AddNode, *id));
+            promoted.chain(demoted.iter().map(|id| (Raft::AddLearnerNode, *id))).collect()
+        }
+        MembershipChange::LeaveJoint => vec![],
+        MembershipChange::Remove(id) => vec![(Raft::RemoveNode, *id)],
+    };
+    let mut out = eraftpb::ConfChangeV2 { context, ..Default::default() };
+    if singles.len() > 1 {
+        out.transition = eraftpb::ConfChangeTransition::Explicit;
+    }
+    for (change_type, id) in singles {
+        let single = eraftpb::ConfChangeSingle { change_type, node_id: id.0, ..Default::default() };
+        out.changes.push(single);
+    }
+    out
 }
 
 /// A snapshot as raft has it: without the rows.
@@ -153,8 +196,6 @@ fn kind_from_raft(kind: eraftpb::MessageType) -> MessageKind {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
 
     fn example(kind: MessageKind) -> Message {

@@ -9,9 +9,7 @@ use flotilla_base::fields::{FieldReader, Malformed, put_bytes, put_varint};
 const FORMAT: u8 = 2;
 /// The format before there were roles; it is read, and not written any more.
 const FORMAT_WITHOUT_ROLES: u8 = 1;
-/// The role of a replica that votes, and the state of one that is in no merge: the only ones that
-/// this version knows.
-const VOTER: u8 = 0;
+/// The state of a region that is in no merge: the only one that this version knows.
 const NORMAL: u8 = 0;
 
 /// The version of a region's replicas and range that a request or a message refers to.
@@ -23,7 +21,41 @@ pub struct Epoch {
     pub version: u64,
 }
 
-/// One replica and where it lives.
+/// The part of a replica in its region's decisions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PeerRole {
+    /// It votes.
+    #[default]
+    Voter,
+    /// It gets the log, and has no vote.
+    Learner,
+    /// It votes in the new half of a joint configuration, and was a learner before.
+    Incoming,
+    /// It votes in the old half of a joint configuration, and is a learner afterwards.
+    Outgoing,
+}
+
+/// A replica as its region lists it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RegionPeer {
+    /// The replica.
+    pub id: PeerId,
+    /// The store that holds it.
+    pub store: StoreId,
+    /// Its part in the region's decisions.
+    pub role: PeerRole,
+}
+
+/// The replicas that a region had before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RemovedPeers {
+    /// The greatest id that one of them had, if it is above those of all that are listed; else 0.
+    pub floor: PeerId,
+    /// Those whose ends are not confirmed.
+    pub unconfirmed: Vec<Peer>,
+}
+
+/// A replica and where it lives: the address of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer {
     /// The replica.
@@ -75,7 +107,45 @@ pub struct Descriptor {
     /// The version of this description.
     pub epoch: Epoch,
     /// All replicas.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<RegionPeer>,
+    /// The replicas that it had before.
+    pub removed: RemovedPeers,
+}
+
+impl PeerRole {
+    /// All roles with their numbers on disk.
+    const NUMBERS: [(Self, u8); 4] =
+        [(Self::Voter, 0), (Self::Learner, 1), (Self::Incoming, 2), (Self::Outgoing, 3)];
+
+    fn number(self) -> u8 {
+        let found = Self::NUMBERS.iter().find(|(role, _)| *role == self);
+        found.expect("the table holds every role").1
+    }
+
+    fn from_number(number: u8) -> Option<Self> {
+        Self::NUMBERS.iter().find(|(_, of_role)| *of_role == number).map(|(role, _)| *role)
+    }
+}
+
+impl RegionPeer {
+    /// The address of the replica.
+    #[must_use]
+    pub fn address(self) -> Peer {
+        Peer { id: self.id, store: self.store }
+    }
+
+    /// Whether it votes, be it in one half of a joint configuration only.
+    #[must_use]
+    pub fn votes(self) -> bool {
+        self.role != PeerRole::Learner
+    }
+}
+
+/// A voter.
+impl From<Peer> for RegionPeer {
+    fn from(Peer { id, store }: Peer) -> Self {
+        Self { id, store, role: PeerRole::Voter }
+    }
 }
 
 impl Descriptor {
@@ -94,13 +164,42 @@ impl Descriptor {
     /// The replica with this id.
     #[must_use]
     pub fn peer(&self, id: PeerId) -> Option<Peer> {
+        self.listed(id).map(RegionPeer::address)
+    }
+
+    /// The replica with this id, and its role.
+    #[must_use]
+    pub fn listed(&self, id: PeerId) -> Option<RegionPeer> {
         self.peers.iter().copied().find(|peer| peer.id == id)
     }
 
     /// The replica on this store.
     #[must_use]
     pub fn peer_on(&self, store: StoreId) -> Option<Peer> {
-        self.peers.iter().copied().find(|peer| peer.store == store)
+        self.peers.iter().find(|peer| peer.store == store).map(|peer| peer.address())
+    }
+
+    /// Whether the region is between two configurations.
+    #[must_use]
+    pub fn is_joint(&self) -> bool {
+        let is_between = |role| matches!(role, PeerRole::Incoming | PeerRole::Outgoing);
+        self.peers.iter().any(|peer| is_between(peer.role))
+    }
+
+    /// The greatest id that a replica of the region has or ever had. A replica at the floor or
+    /// below that the region does not list is gone for good (R13 in `docs/many-regions.md`).
+    #[must_use]
+    pub fn floor(&self) -> PeerId {
+        let ids = self.peers.iter().map(|peer| peer.id);
+        ids.max().unwrap_or_default().max(self.removed.floor)
+    }
+
+    /// Keeps the floor, whatever replicas are listed now.
+    pub(crate) fn set_floor(&mut self, floor: PeerId) {
+        self.removed.floor = PeerId(0);
+        if floor > self.floor() {
+            self.removed.floor = floor;
+        }
     }
 
     /// Whether raft can take the replicas for the members of a group. It takes id 0 for "no leader"
@@ -108,7 +207,7 @@ impl Descriptor {
     pub(crate) fn has_sound_members(&self) -> bool {
         let ids = || self.peers.iter().map(|peer| peer.id);
         let once = |id| ids().filter(|other| *other == id).count() == 1;
-        !self.peers.is_empty() && ids().all(|id| id != PeerId(0) && once(id))
+        self.peers.iter().any(|peer| peer.votes()) && ids().all(|id| id != PeerId(0) && once(id))
     }
 
     /// The bytes that [`Descriptor::decode`] reads.
@@ -124,15 +223,19 @@ impl Descriptor {
         put_bytes(&mut out, &self.end);
         put_varint(&mut out, self.epoch.conf_version);
         put_varint(&mut out, self.epoch.version);
-        put_varint(&mut out, self.greatest_peer().0);
+        put_varint(&mut out, self.floor().0);
         put_varint(&mut out, self.peers.len() as u64);
         for peer in &self.peers {
             put_varint(&mut out, peer.id.0);
             put_varint(&mut out, peer.store.0);
-            out.extend([VOTER, NORMAL]);
+            out.extend([peer.role.number(), NORMAL]);
         }
-        // No replica was removed, no region was merged into this one.
-        put_varint(&mut out, 0);
+        put_varint(&mut out, self.removed.unconfirmed.len() as u64);
+        for peer in &self.removed.unconfirmed {
+            put_varint(&mut out, peer.id.0);
+            put_varint(&mut out, peer.store.0);
+        }
+        // No region was merged into this one.
         put_varint(&mut out, 0);
         out.into()
     }
@@ -166,28 +269,36 @@ impl Descriptor {
         for _ in 0..count {
             let id = PeerId(reader.varint()?);
             let store = StoreId(reader.varint()?);
+            let role = if has_roles { reader.byte()? } else { 0 };
             // A role that this version does not know changes who votes: it cannot be left out.
-            if has_roles && (reader.byte()?, reader.byte()?) != (VOTER, NORMAL) {
+            let role = PeerRole::from_number(role).ok_or_else(|| reader.malformed())?;
+            if has_roles && reader.byte()? != NORMAL {
                 return Err(reader.malformed());
             }
-            peers.push(Peer { id, store });
+            peers.push(RegionPeer { id, store, role });
         }
-        if has_roles && (reader.varint()?, reader.varint()?) != (0, 0) {
-            return Err(reader.malformed());
+        let mut unconfirmed = vec![];
+        if has_roles {
+            for _ in 0..reader.varint()? {
+                let (id, store) = (PeerId(reader.varint()?), StoreId(reader.varint()?));
+                unconfirmed.push(Peer { id, store });
+            }
+            if reader.varint()? != 0 {
+                return Err(reader.malformed());
+            }
         }
         reader.finish()?;
         let epoch = Epoch { conf_version, version };
-        let descriptor = Self { id, space, start, end, epoch, peers };
-        // Replicas that were removed have ids that must not come back.
-        if floor.is_some_and(|floor| floor != descriptor.greatest_peer()) {
-            return Err(Malformed { what: "region descriptor" });
+        let removed = RemovedPeers { floor: PeerId(0), unconfirmed };
+        let mut descriptor = Self { id, space, start, end, epoch, peers, removed };
+        if let Some(floor) = floor {
+            descriptor.set_floor(floor);
+            // A floor below a listed replica was never written.
+            if descriptor.floor() != floor {
+                return Err(Malformed { what: "region descriptor" });
+            }
         }
         Ok(descriptor)
-    }
-
-    /// The greatest id that a replica of the region has, or ever had: none is removed yet.
-    fn greatest_peer(&self) -> PeerId {
-        self.peers.iter().map(|peer| peer.id).max().unwrap_or_default()
     }
 }
 
@@ -202,7 +313,8 @@ mod tests {
             start: Bytes::from_static(b"b"),
             end: Bytes::from_static(b"d"),
             epoch: Epoch { conf_version: 3, version: 300 },
-            peers: (1..4).map(|n| Peer { id: PeerId(700 + n), store: StoreId(n) }).collect(),
+            peers: (1..4).map(|n| Peer { id: PeerId(700 + n), store: StoreId(n) }.into()).collect(),
+            removed: RemovedPeers::default(),
         }
     }
 
@@ -227,16 +339,16 @@ mod tests {
     #[test]
     fn the_format_before_roles_is_read_and_unknown_roles_are_an_error() {
         let old = [1, 7, 1, 1, b'b', 1, b'd', 3, 5, 1, 9, 2];
-        let peers = vec![Peer { id: PeerId(9), store: StoreId(2) }];
+        let peers = vec![Peer { id: PeerId(9), store: StoreId(2) }.into()];
         let epoch = Epoch { conf_version: 3, version: 5 };
         let expected = Descriptor { epoch, peers, ..example() };
         assert_eq!(Descriptor::decode(Bytes::copy_from_slice(&old)), Ok(expected.clone()));
         let new = [2, 7, 1, 1, b'b', 1, b'd', 3, 5, 9, 1, 9, 2, 0, 0, 0, 0];
         assert_eq!(expected.encode(), new[..]);
-        // The floor, role, state, and the numbers of removed and merged ones.
-        for at in [9, 13, 14, 15, 16] {
+        // A floor below the replica, a role, a state, and numbers of removed and merged ones.
+        for (at, byte) in [(9, 8), (13, 4), (14, 1), (15, 1), (16, 1)] {
             let mut unknown = new;
-            unknown[at] += 1;
+            unknown[at] = byte;
             assert!(Descriptor::decode(Bytes::copy_from_slice(&unknown)).is_err(), "byte {at}");
         }
     }

@@ -10,7 +10,7 @@ use crate::descriptor::{Descriptor, Epoch, Peer};
 use crate::entry::{HardState, LogEntry};
 use crate::error::Reject;
 use crate::ids::{Index, PeerId, RegionId, StageId, Term, Ticket};
-use crate::message::{Envelope, SnapshotHead};
+use crate::message::{Envelope, Notice, SnapshotHead};
 
 /// Work for the driver. The lists are reused from step to step; see [`Effects::clear`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,13 +20,10 @@ pub struct Effects {
     /// Snapshots to be sent, each as a stream of its own; answered by `Event::SnapshotBegun`, if a
     /// stream began, and always by `Event::SnapshotSent`.
     pub snapshots: Vec<SnapshotSend>,
-    /// To be written, all of them as one batch; each answered by `Event::Persisted`, in order.
-    pub log: Vec<LogWrite>,
-    /// Births of replicas, in the same batch, behind `log`. Unanswered: all that a new replica
-    /// sends waits for later writes of its own.
-    pub births: Vec<ReplicaBirth>,
-    /// Entries to be forgotten, in the same batch. Unanswered.
-    pub compact: Vec<Compaction>,
+    /// Notices to other stores. May be lost, doubled and reordered.
+    pub notices: Vec<Notice>,
+    /// To be written to the log as one batch, in the order of the fields.
+    pub log: LogEffects,
     /// Entries to be read from disk; each answered by `Event::Fetched` or `Event::FetchFailed`.
     pub fetches: Vec<LogFetch>,
     /// Replicas to be created: each goes as `Event::Create` to the shard of its region. Only when
@@ -39,6 +36,9 @@ pub struct Effects {
     /// Snapshots to be installed, behind all entries that were handed out before; answered by
     /// `Event::Checkpointed` with the stage, once a durable root has the rows.
     pub installs: Vec<InstallTask>,
+    /// Replicas to be ended, behind all entries that were handed out before; answered by
+    /// `Event::Ended`, once a durable root has it.
+    pub ends: Vec<EndTask>,
     /// Stages that are not installed: their pages are free again.
     pub discards: Vec<StageId>,
     /// Messages for replicas that are not here, each of a region that was not asked about yet;
@@ -59,14 +59,14 @@ impl Effects {
     pub fn clear(&mut self) {
         self.messages.clear();
         self.snapshots.clear();
+        self.notices.clear();
         self.log.clear();
-        self.births.clear();
-        self.compact.clear();
         self.fetches.clear();
         self.created.clear();
         self.ranges.clear();
         self.apply.clear();
         self.installs.clear();
+        self.ends.clear();
         self.discards.clear();
         self.unknown.clear();
         self.split_wishes.clear();
@@ -80,20 +80,53 @@ impl Effects {
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
             && self.snapshots.is_empty()
+            && self.notices.is_empty()
             && self.log.is_empty()
-            && self.births.is_empty()
-            && self.compact.is_empty()
             && self.fetches.is_empty()
             && self.created.is_empty()
             && self.ranges.is_empty()
             && self.apply.is_empty()
             && self.installs.is_empty()
+            && self.ends.is_empty()
             && self.discards.is_empty()
             && self.unknown.is_empty()
             && self.split_wishes.is_empty()
             && self.answers.is_empty()
             && self.roles.is_empty()
             && self.findings.is_empty()
+    }
+}
+
+/// Work for the log, one batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogEffects {
+    /// Writes, each answered by `Event::Persisted`, in order.
+    pub writes: Vec<LogWrite>,
+    /// Births of replicas. Unanswered: all that a new replica sends waits for later writes of its
+    /// own.
+    pub births: Vec<ReplicaBirth>,
+    /// Entries to be forgotten. Unanswered.
+    pub compact: Vec<Compaction>,
+    /// Logs of replicas whose ends a durable root has (R12). They go. Unanswered: a start removes
+    /// those that are left.
+    pub removals: Vec<PeerId>,
+}
+
+impl LogEffects {
+    fn clear(&mut self) {
+        self.writes.clear();
+        self.births.clear();
+        self.compact.clear();
+        self.removals.clear();
+    }
+
+    /// Whether there is nothing to write.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+            && self.births.is_empty()
+            && self.compact.is_empty()
+            && self.removals.is_empty()
     }
 }
 
@@ -231,6 +264,16 @@ pub struct InstallTask {
     /// The state of the replica, which is written in the same transaction: its term is that of the
     /// snapshot's message at least, its commit index that of the snapshot.
     pub hard_state: HardState,
+}
+
+/// A replica to be ended, with all that the store has of it: in one transaction its rows go, if it
+/// has any, and the region's tombstone rises to its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndTask {
+    /// The region.
+    pub region: RegionId,
+    /// The replica. It may never have been here: then the tombstone keeps it from being made.
+    pub peer: PeerId,
 }
 
 /// A replica that a split has made here.

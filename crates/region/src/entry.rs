@@ -8,12 +8,15 @@ use flotilla_base::fields::{FieldReader, Malformed, put_varint};
 /// The first byte of an encoded hard state.
 const FORMAT: u8 = 1;
 
-/// The kind of an entry. There are no membership changes yet, hence one kind.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EntryKind {
-    /// A new leader's empty first entry, or proposals (see [`crate::entry_data`]).
+    /// A new leader's empty first entry, proposals (see [`crate::entry_data`]), or a command that
+    /// changes the region (see [`crate::AdminCommand`]).
     #[default]
     Normal,
+    /// A change of the replicas, in raft's own encoding.
+    ConfChangeV2,
 }
 
 impl EntryKind {
@@ -22,6 +25,7 @@ impl EntryKind {
     pub fn to_byte(self) -> u8 {
         match self {
             Self::Normal => 0,
+            Self::ConfChangeV2 => 2,
         }
     }
 
@@ -33,6 +37,7 @@ impl EntryKind {
     pub fn from_byte(byte: u8) -> Result<Self, Malformed> {
         match byte {
             0 => Ok(Self::Normal),
+            2 => Ok(Self::ConfChangeV2),
             _ => Err(Malformed { what: "kind of entry" }),
         }
     }

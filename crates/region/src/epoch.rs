@@ -53,6 +53,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::descriptor::RemovedPeers;
     use crate::descriptor::{Epoch, Space};
     use crate::event::KeySpan;
     use crate::ids::{RegionId, StoreId};
@@ -75,12 +76,13 @@ mod tests {
     fn the_first_mistake_in_order_is_told() {
         let leader = Peer { id: PeerId(2), store: StoreId(2) };
         let descriptor = Descriptor {
+            removed: RemovedPeers::default(),
             id: RegionId(1),
             space: Space::Raw,
             start: Bytes::from_static(b"b"),
             end: Bytes::from_static(b"m"),
             epoch: Epoch { conf_version: 1, version: 2 },
-            peers: vec![Peer { id: PeerId(1), store: StoreId(1) }, leader],
+            peers: vec![Peer { id: PeerId(1), store: StoreId(1) }.into(), leader.into()],
         };
         let mut here = ReplicaStanding {
             descriptor: &descriptor,

@@ -3,11 +3,12 @@
 use bytes::Bytes;
 
 use crate::admin_command::{SplitCommand, SplitRegions};
-use crate::descriptor::RegionSize;
+use crate::descriptor::{Descriptor, RegionSize};
 use crate::effects::NewReplica;
 use crate::entry::LogEntry;
 use crate::ids::{Index, PeerId, RegionId, StageId, Term, Ticket};
-use crate::message::Envelope;
+use crate::membership_change::{MembershipChange, MembershipCommand};
+use crate::message::{Envelope, Notice};
 
 /// An event of a region. The shard answers with effects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +53,16 @@ pub enum Event {
         /// The borders, and new ids.
         split: SplitCommand,
     },
+    /// An operator or placement wants the region to have other replicas, or the same ones in other
+    /// roles. Comes back like a proposal.
+    ChangeMembership {
+        /// The region.
+        region: RegionId,
+        /// Comes back exactly once, with the applied entry or rejected.
+        ticket: Ticket,
+        /// The change.
+        command: MembershipCommand,
+    },
     /// An operator, placement, or a store that stops wants another replica to lead.
     TransferLeader {
         /// The region.
@@ -74,10 +85,12 @@ pub enum Event {
     },
     /// A replica that an effect has asked for belongs to this shard.
     Create(NewReplica),
-    /// The answer to a fetch.
+    /// The answer to a fetch. Dropped if the replica has ended.
     Fetched {
         /// The region.
         region: RegionId,
+        /// The replica that asked.
+        peer: PeerId,
         /// The fetch that is answered.
         context: u64,
         /// Entries from its `low` on, at least one, in order.
@@ -87,6 +100,8 @@ pub enum Event {
     FetchFailed {
         /// The region.
         region: RegionId,
+        /// The replica that asked.
+        peer: PeerId,
         /// The fetch that failed.
         context: u64,
     },
@@ -120,6 +135,8 @@ pub enum Event {
     SnapshotBegun {
         /// The region.
         region: RegionId,
+        /// The replica that sends it. Dropped if that has ended.
+        from: PeerId,
         /// The replica that gets it.
         to: PeerId,
         /// The number of the effect.
@@ -131,6 +148,8 @@ pub enum Event {
     SnapshotSent {
         /// The region.
         region: RegionId,
+        /// The replica that sends it. Dropped if that has ended.
+        from: PeerId,
         /// The replica that got it.
         to: PeerId,
         /// The number of the effect.
@@ -138,6 +157,15 @@ pub enum Event {
         /// Whether the receiver has it.
         ok: bool,
     },
+    /// A durable root has the end of a replica: no start finds it again.
+    Ended {
+        /// The region.
+        region: RegionId,
+        /// The replica.
+        peer: PeerId,
+    },
+    /// A store tells of a replica that has ended, or should.
+    Notice(Notice),
     /// Messages to that replica are not getting through.
     Unreachable {
         /// The region.
@@ -158,6 +186,7 @@ impl Event {
     pub fn region(&self) -> RegionId {
         match self {
             Self::Message(envelope) => envelope.region,
+            Self::Notice(notice) => notice.region,
             Self::Propose { region, .. }
             | Self::Read { region, .. }
             | Self::Split { region, .. }
@@ -170,11 +199,24 @@ impl Event {
             | Self::Unreachable { region, .. }
             | Self::SnapshotBegun { region, .. }
             | Self::SnapshotSent { region, .. }
+            | Self::ChangeMembership { region, .. }
+            | Self::Ended { region, .. }
             | Self::Campaign { region } => *region,
             Self::Admitted(envelope)
             | Self::NotAdmitted { envelope, .. }
             | Self::SnapshotStaged { envelope, .. } => envelope.region,
             Self::Create(new) => new.descriptor.id,
+        }
+    }
+}
+
+impl Event {
+    /// The replica that an answer is for, if it may come after the end of that replica.
+    pub(crate) fn answered_replica(&self) -> Option<PeerId> {
+        match self {
+            Self::Fetched { peer, .. } | Self::FetchFailed { peer, .. } => Some(*peer),
+            Self::SnapshotBegun { from, .. } | Self::SnapshotSent { from, .. } => Some(*from),
+            _ => None,
         }
     }
 }
@@ -197,6 +239,29 @@ pub enum RegionChange {
         index: Index,
         /// The regions that came of it.
         regions: SplitRegions,
+        /// The new ones whose replicas on this store have ended already: their rows are gone, and
+        /// no replica of them is made here (R17 in `docs/many-regions.md`). Another list on each
+        /// replica.
+        ended: Vec<RegionId>,
+    },
+    /// The region has other replicas, or the same ones in other roles. Changes that were void are
+    /// left out.
+    Membership {
+        /// The entry.
+        index: Index,
+        /// The change.
+        change: MembershipChange,
+        /// The region behind it.
+        descriptor: Descriptor,
+    },
+    /// The end of a removed replica is confirmed.
+    Forgotten {
+        /// The entry.
+        index: Index,
+        /// The replica.
+        peer: PeerId,
+        /// The region behind it.
+        descriptor: Descriptor,
     },
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::descriptor::{Descriptor, Epoch, KeyRange, Peer};
 use crate::entry::LogEntry;
-use crate::ids::{Index, RegionId, Term};
+use crate::ids::{Index, PeerId, RegionId, StoreId, Term};
 
 /// The kind of a message. Only kinds that may come from another store: raft's local ones, forwarded
 /// proposals and requests for a transfer are left out, so a stranger cannot send them.
@@ -134,6 +134,37 @@ pub struct Envelope {
     pub range: Option<Box<KeyRange>>,
     /// The message itself.
     pub message: Message,
+}
+
+/// The kind of a notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NoticeKind {
+    /// The replica has heard of no leader for long: does its region still list it?
+    WhoIs,
+    /// The replica is gone for good: its region does not list it, and never will again.
+    Gone,
+    /// The replica was removed: its store should end it, if it is there, and never make it again.
+    End,
+    /// It has ended: no start of the store finds it again.
+    Ended,
+}
+
+/// A store tells another one of a replica that has ended, or should. Notices are lost, doubled and
+/// late as messages are; they are of no term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The region.
+    pub region: RegionId,
+    /// The sender.
+    pub from: StoreId,
+    /// The receiver.
+    pub to: StoreId,
+    /// What it says.
+    pub kind: NoticeKind,
+    /// The replica that it is about.
+    pub peer: PeerId,
+    /// The sender's version of the region; 0 if it has none.
+    pub epoch: Epoch,
 }
 
 #[cfg(test)]

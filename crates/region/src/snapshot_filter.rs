@@ -51,6 +51,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::descriptor::RemovedPeers;
     use crate::descriptor::{Epoch, Space};
     use crate::ids::{PeerId, RegionId, StoreId};
     use crate::message::{Message, MessageKind};
@@ -61,12 +62,13 @@ mod tests {
 
     fn region() -> Descriptor {
         Descriptor {
+            removed: RemovedPeers::default(),
             id: RegionId(1),
             space: Space::Raw,
             start: Bytes::new(),
             end: Bytes::new(),
             epoch: Epoch { conf_version: 2, version: 2 },
-            peers: vec![member(1), member(2), member(3)],
+            peers: vec![member(1).into(), member(2).into(), member(3).into()],
         }
     }
 
@@ -109,9 +111,9 @@ mod tests {
         malformed(|e| head(e).term = Term(0));
         malformed(|e| head(e).term = Term(6));
         malformed(|e| head(e).descriptor.id = RegionId(2));
-        malformed(|e| head(e).descriptor.peers = vec![member(2), member(3)]);
+        malformed(|e| head(e).descriptor.peers = vec![member(2).into(), member(3).into()]);
         malformed(|e| head(e).descriptor.peers[0].store = StoreId(9));
-        malformed(|e| head(e).descriptor.peers[2] = member(2));
+        malformed(|e| head(e).descriptor.peers[2] = member(2).into());
         malformed(|e| head(e).descriptor.peers[2].id = PeerId(0));
         malformed(|e| head(e).descriptor.space = Space::System);
         malformed(|e| head(e).descriptor.epoch.version = 1);

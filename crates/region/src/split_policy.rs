@@ -182,11 +182,13 @@ impl SpanSamples {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::descriptor::RemovedPeers;
     use crate::descriptor::{Epoch, Space};
     use crate::ids::RegionId;
 
     fn region() -> Descriptor {
         Descriptor {
+            removed: RemovedPeers::default(),
             id: RegionId(7),
             space: Space::Raw,
             start: Bytes::new(),

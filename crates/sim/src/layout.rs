@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use fastrand::Rng;
-use flotilla_region::{Descriptor, Epoch, Peer, PeerId, RegionId, Space, StoreId};
+use flotilla_region::{Descriptor, Epoch, Peer, PeerId, RegionId, RemovedPeers, Space, StoreId};
 
 /// The region that holds placement's own rows.
 pub(crate) const SYSTEM: RegionId = RegionId(1);
@@ -70,14 +70,14 @@ fn border(place: usize, of: usize) -> Bytes {
 
 fn describe(id: RegionId, space: Space, start: Bytes, end: Bytes) -> Descriptor {
     let epoch = Epoch { conf_version: 1, version: 1 };
-    Descriptor { id, space, start, end, epoch, peers: Vec::new() }
+    Descriptor { removed: RemovedPeers::default(), id, space, start, end, epoch, peers: Vec::new() }
 }
 
 fn with_replicas(region: Descriptor, first: usize, count: usize, stores: usize) -> Descriptor {
     let mut places: Vec<_> = (first..first + count).map(|place| place % stores).collect();
     places.sort_unstable();
     let peer = |place| Peer { id: PeerId(region.id.0 * 100 + id(place).0), store: id(place) };
-    Descriptor { peers: places.into_iter().map(peer).collect(), ..region }
+    Descriptor { peers: places.into_iter().map(|place| peer(place).into()).collect(), ..region }
 }
 
 #[cfg(test)]

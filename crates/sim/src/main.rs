@@ -202,6 +202,10 @@ impl RunSummary {
         let transfers = [
             ("transfers of leaders", coverage.transfers.done),
             ("transfers of leaders that failed", coverage.transfers.refused),
+            ("replicas ended", coverage.ends.replicas),
+            ("ends of replicas that were not there", coverage.ends.without_replica),
+            ("logs of ended replicas removed", coverage.ends.logs_removed),
+            ("reads turned back by an end", coverage.ends.reads_turned_back),
         ];
         let transfers = transfers.into_iter().filter(|_| self.has_transfers);
         corners

@@ -279,9 +279,18 @@ impl SimNode {
         let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
         let time = self.clock.read(now);
         let (mut terms, mut applied) = (SyncedTerms::default(), BTreeMap::new());
+        let here = layout::id(self.place);
+        let with_rows = recovered.iter().map(|found| (found.descriptor.id, found.peer));
+        let unborn_ids = unborn.iter().map(|found| (found.region, found.peer));
+        let without_data = uninitialised.iter().map(|found| (found.region, found.peer));
+        for (region, peer) in with_rows.chain(unborn_ids).chain(without_data) {
+            reference_model
+                .check_not_ended(here, region, peer)
+                .map_err(StopReason::CheckFailure)?;
+        }
         for region in recovered {
             let id = region.descriptor.id;
-            terms.note(id, region.hard_state.term);
+            terms.note(region.peer, region.hard_state.term);
             applied.insert(id, region.applied.0);
             self.coverage.replayed_entries += region.tail.len() as u64;
             // At the first start leaders are spread; later the replica with the longest log wins.
@@ -296,14 +305,14 @@ impl SimNode {
         }
         for replica in unborn {
             self.coverage.splits.unborn += 1;
-            terms.note(replica.region, replica.hard_state.term);
+            terms.note(replica.peer, replica.hard_state.term);
             shard.keep_unborn(replica).map_err(|error| {
                 StopReason::CheckFailure(format!("a replica that is not born: {error}"))
             })?;
         }
         for replica in uninitialised {
             self.coverage.snapshots.uninitialised_starts += 1;
-            terms.note(replica.region, replica.hard_state.term);
+            terms.note(replica.peer, replica.hard_state.term);
             shard.keep_uninitialised(replica).map_err(|error| {
                 StopReason::CheckFailure(format!("a replica without data: {error}"))
             })?;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use flotilla_region::{
-    ApplyTask, Descriptor, Index, PeerId, RegionId, Space, StoreId, Term, Ticket,
+    ApplyTask, Descriptor, EndTask, Index, PeerId, RegionId, Space, StoreId, Term, Ticket,
 };
 
 mod region_model;
@@ -30,6 +30,8 @@ pub(crate) struct ReferenceModel {
     /// Every replica that any region ever had.
     peers: BTreeSet<PeerId>,
     leaders: BTreeMap<(RegionId, Term), StoreId>,
+    /// The greatest replica of each region that a root of each store has ended.
+    ended: BTreeMap<(StoreId, RegionId), PeerId>,
     /// The proposal and the entry that each ticket came out with.
     tickets: BTreeMap<Ticket, (RegionId, Index, usize)>,
 }
@@ -63,6 +65,7 @@ impl ReferenceModel {
         for committed in &task.entries {
             born.extend(region.agree(&committed.entry).map_err(named)?);
             region.compare_tickets(committed, &command).map_err(named)?;
+            self.peers.extend(region.newest().peers.iter().map(|peer| peer.id));
             for (place, ticket) in committed.tickets.iter().enumerate() {
                 self.tickets.insert(*ticket, (task.region, committed.entry.index, place));
             }
@@ -149,6 +152,45 @@ impl ReferenceModel {
             return Ok(());
         }
         Err(format!("region {region} has two leaders in term {term}: stores {other} and {store}"))
+    }
+
+    /// Notes that a store ends a replica.
+    ///
+    /// # Errors
+    ///
+    /// The region still has it as a member: its votes and entries would be lost.
+    pub(crate) fn end(&self, store: StoreId, task: &EndTask) -> Result<(), CheckFailure> {
+        let EndTask { region, peer } = *task;
+        match self.descriptor(region) {
+            Some(newest) if newest.listed(peer).is_some() => {
+                Err(format!("store {store} ends replica {peer}, which region {region} has"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that a root of a store has the end of a replica: other stores may hear of it now.
+    pub(crate) fn note_ended(&mut self, store: StoreId, region: RegionId, peer: PeerId) {
+        let greatest = self.ended.entry((store, region)).or_default();
+        *greatest = peer.max(*greatest);
+    }
+
+    /// Checks a replica that a start has found.
+    ///
+    /// # Errors
+    ///
+    /// It has ended.
+    pub(crate) fn check_not_ended(
+        &self,
+        store: StoreId,
+        region: RegionId,
+        peer: PeerId,
+    ) -> Result<(), CheckFailure> {
+        let ended = self.ended.get(&(store, region)).copied().unwrap_or_default();
+        if peer > ended {
+            return Ok(());
+        }
+        Err(format!("store {store}, region {region}: replica {peer} has ended, and is back"))
     }
 
     /// The first leader of the region in a term later than this, if there is one.

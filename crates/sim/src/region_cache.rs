@@ -53,11 +53,20 @@ mod tests {
     use flotilla_region::Epoch;
 
     use super::*;
+    use flotilla_region::RemovedPeers;
 
     fn region(id: u64, version: u64, start: &'static str, end: &'static str) -> Descriptor {
         let [start, end] = [start, end].map(|key| Bytes::from_static(key.as_bytes()));
         let epoch = Epoch { conf_version: 1, version };
-        Descriptor { id: RegionId(id), space: Space::Raw, start, end, epoch, peers: Vec::new() }
+        Descriptor {
+            removed: RemovedPeers::default(),
+            id: RegionId(id),
+            space: Space::Raw,
+            start,
+            end,
+            epoch,
+            peers: Vec::new(),
+        }
     }
 
     #[test]

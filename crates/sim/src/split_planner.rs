@@ -203,13 +203,22 @@ mod tests {
     use flotilla_region::{Peer, Space, StoreId};
 
     use super::*;
+    use flotilla_region::RemovedPeers;
 
     #[test]
     fn splits_are_what_the_planner_says_and_ids_are_new() {
-        let peers = (1..4).map(|n| Peer { id: PeerId(n), store: StoreId(n) }).collect();
+        let peers = (1..4).map(|n| Peer { id: PeerId(n), store: StoreId(n) }.into()).collect();
         let epoch = Epoch { conf_version: 1, version: 3 };
         let (start, end) = (Bytes::from_static(b"b"), Bytes::from_static(b"d"));
-        let region = Descriptor { id: RegionId(2), space: Space::Raw, start, end, epoch, peers };
+        let region = Descriptor {
+            removed: RemovedPeers::default(),
+            id: RegionId(2),
+            space: Space::Raw,
+            start,
+            end,
+            epoch,
+            peers,
+        };
         let keys = [Bytes::from_static(b"bkey"), Bytes::from_static(b"c")];
         let mut planner = SplitPlanner::draw(1);
         let mut counts = [0; 2];

@@ -71,7 +71,7 @@ impl TransferPlanner {
     /// The replica that should lead; none for the best.
     pub(crate) fn target(&mut self, region: &Descriptor) -> Option<Peer> {
         let drawn = region.peers[self.rng.usize(..region.peers.len())];
-        (self.rng.u8(..4) > 0).then_some(drawn)
+        (self.rng.u8(..4) > 0).then_some(drawn.address())
     }
 
     /// The mishap beside it.

@@ -1,4 +1,4 @@
-//! An open data directory: its identity, its starts, and the bootstrap of its store.
+//! An open data directory: its identity, its starts, and how its store becomes a member.
 //!
 //! The identity has two halves, one in the log and one in the pages. The log's is synced before
 //! the root that says the same, so it is at most one start ahead; halves that differ otherwise are
@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use flotilla_identity::{
-    BootstrapWrite, ClusterSettings, IdentityState, LogIdentity, RunHistory, SCHEMA_VERSION,
-    StoreIdentity, StoreRegistry, StoreRun, StoreUuid,
+    BootstrapWrite, ClusterSettings, IdentityState, JoinWrite, LogIdentity, RunHistory,
+    SCHEMA_VERSION, StoreIdentity, StoreRegistry, StoreRun, StoreUuid,
 };
 use flotilla_pagestore::PageStore;
 use flotilla_raftlog::{LogEngine, RecoveryReport};
@@ -168,6 +168,28 @@ impl StoreDirectory {
         }
         txn.tree(IDENT)?.put(IDENTITY_KEY, &next.encode())?;
         txn.publish()?;
+        self.pages.checkpoint()?;
+        self.identity = next;
+        Ok(())
+    }
+
+    /// Makes the directory that of a store that has joined a cluster, in one durable root. It has
+    /// no replicas.
+    ///
+    /// # Errors
+    ///
+    /// An engine failed.
+    pub fn join(&mut self, write: &JoinWrite) -> Result<(), Error> {
+        // Only a directory that no cluster can count on: one that keeps a plan may be a store of
+        // another cluster already.
+        assert_eq!(self.identity.state, IdentityState::New, "a store joins once");
+        let next = write.apply(&self.identity);
+        let mut txn = self.pages.write()?;
+        cluster_copies::put(&mut txn, Some(&write.registry), Some(&write.settings))?;
+        txn.tree(IDENT)?.put(IDENTITY_KEY, &next.encode())?;
+        txn.publish()?;
+        // Before the store speaks: others remember it from its first greeting on, and a directory
+        // that has forgotten its id must not get another one.
         self.pages.checkpoint()?;
         self.identity = next;
         Ok(())

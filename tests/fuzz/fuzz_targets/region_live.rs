@@ -197,7 +197,7 @@ impl Live {
                 matches!(kind, MessageKind::RequestPreVote | MessageKind::RequestPreVoteResponse);
             assert!(is_vain || term <= self.persisted_term, "{kind:?} of {term} leaves too early");
         }
-        self.work.extend(effects.log.drain(..).map(Work::Write));
+        self.work.extend(effects.log.writes.drain(..).map(Work::Write));
         self.work.extend(effects.fetches.drain(..).map(Work::Fetch));
         self.work.extend(effects.apply.drain(..).map(Work::Apply));
         let granted = effects.answers.reads.drain(..).map(|grant| grant.ticket);

@@ -12,8 +12,8 @@ use flotilla_identity::{
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_region::{
     ApplyTask, BirthOrigin, Committed, Compaction, Descriptor, EntryKind, Epoch, HardState, Index,
-    LogEntry, LogWrite, Peer, PeerId, RecoveredReplica, RegionId, ReplicaBirth, Space, StoreId,
-    Term, UninitialisedReplica,
+    LogEntry, LogWrite, Peer, PeerId, RecoveredReplica, RegionId, RemovedPeers, ReplicaBirth,
+    Space, StoreId, Term, UninitialisedReplica,
 };
 use flotilla_store::{
     Config, LogConfig, PageOptions, RecoveredReplicas, StartSeed, Store, StoreDirectory,
@@ -39,12 +39,13 @@ fn directory(dir: &Path, nonce: u64) -> StoreDirectory {
 fn region(id: u64, space: Space, start: &'static str, end: &'static str) -> Descriptor {
     let peer = |store| Peer { id: PeerId(id * 100 + store), store: StoreId(store) };
     Descriptor {
+        removed: RemovedPeers::default(),
         id: RegionId(id),
         space,
         start: start.into(),
         end: end.into(),
         epoch: Epoch { conf_version: 1, version: 1 },
-        peers: vec![peer(1), peer(2), peer(3)],
+        peers: vec![peer(1).into(), peer(2).into(), peer(3).into()],
     }
 }
 
@@ -116,7 +117,7 @@ fn uninitialised(fixture: &str) -> Vec<UninitialisedReplica> {
 fn vote(store: &Store, found: UninitialisedReplica) {
     let UninitialisedReplica { region, peer, hard_state } = found;
     let birth = ReplicaBirth { region, peer, hard_state, origin: BirthOrigin::Message };
-    store.write_log(&[], &[birth], &[]).wait().unwrap();
+    store.write_log(&[], &[birth], &[], &[]).wait().unwrap();
 }
 
 fn write(dir: &Path) {
@@ -146,7 +147,7 @@ fn write(dir: &Path) {
                 sync: true,
                 reset: None,
             };
-            store.write_log(&[write], &[], &[]).wait().unwrap();
+            store.write_log(&[write], &[], &[], &[]).wait().unwrap();
             if index <= 80 {
                 apply(&store, id, &[entry(id, index)]);
             }
@@ -165,7 +166,7 @@ fn write(dir: &Path) {
                 first: Index(51),
                 term_before: Term(3),
             };
-            store.write_log(&[], &[], &[compaction]).wait().unwrap();
+            store.write_log(&[], &[], &[compaction], &[]).wait().unwrap();
             store.purge_log().unwrap();
         }
     }

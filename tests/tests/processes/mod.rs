@@ -127,6 +127,11 @@ impl Processes {
         place
     }
 
+    /// Where a process listens, one that was added too.
+    pub(crate) fn address(&self, place: usize) -> String {
+        self.ports[place].addr().to_string()
+    }
+
     /// Gives a store another address, from its next start on, as far as its settings say so.
     pub(crate) fn readdress(&mut self, place: usize) {
         self.ports[place] = any_port();

@@ -43,9 +43,9 @@ fn carry_out(cluster: &Cluster, context: &StoreContext, effects: &mut Effects) {
     for (to, messages) in messages.into_iter().enumerate() {
         cluster.send(to, messages);
     }
-    if !effects.log.is_empty() || !effects.compact.is_empty() {
-        let writes = effects.log.drain(..).map(LogTask::Write);
-        let tasks = writes.chain(effects.compact.drain(..).map(LogTask::Compact));
+    if !effects.log.is_empty() || !effects.log.compact.is_empty() {
+        let writes = effects.log.writes.drain(..).map(LogTask::Write);
+        let tasks = writes.chain(effects.log.compact.drain(..).map(LogTask::Compact));
         context.writes.push_all(tasks.map(|task| {
             let bytes = task.weight();
             (task, bytes)

@@ -1,6 +1,7 @@
 //! `flotilla ctl`: a cluster's rows, regions and stores, one question at a time.
 
 mod region;
+mod replicas;
 mod rows;
 mod text;
 mod transfer;
@@ -53,12 +54,34 @@ enum CtlCommand {
     /// Shows or splits one region, or has it led elsewhere
     #[command(subcommand)]
     Region(region::RegionCommand),
+    /// Has placement pause or resume the repair of regions, or says what it does
+    #[command(subcommand)]
+    Repair(replicas::RepairCommand),
+    /// Sets what holds for the whole cluster
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Lists the stores, and whether they answer
     Stores,
     /// Says which region holds a key, and who leads it
     LeaderOf {
         /// Which
         key: String,
+    },
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum ClusterCommand {
+    /// Sets a value: `flotilla ctl cluster set replicas 5`
+    #[command(subcommand)]
+    Set(ClusterSetting),
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum ClusterSetting {
+    /// The replicas of each region: 1, 3, 5 or 7, as far as there are stores
+    Replicas {
+        /// How many
+        count: u32,
     },
 }
 
@@ -75,6 +98,10 @@ async fn answer(args: &CtlArgs) -> Result<(), Error> {
     match &args.command {
         CtlCommand::Regions => views::regions(&args.target, format, out).await,
         CtlCommand::Region(command) => region::run(&args.target, command, format, out).await,
+        CtlCommand::Repair(command) => replicas::repair(&args.target, command, format, out).await,
+        CtlCommand::Cluster(ClusterCommand::Set(ClusterSetting::Replicas { count })) => {
+            replicas::set_replicas(&args.target, *count, format, out).await
+        }
         CtlCommand::Stores => views::stores(&args.target, format, out).await,
         CtlCommand::Put { key, value } => {
             client().await?.put(format.parse(key)?, format.parse(value)?).await?;

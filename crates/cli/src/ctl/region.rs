@@ -1,6 +1,7 @@
 //! One region: what its replicas say, its split and the transfer of its lead.
 
 use std::io::Write;
+use std::time::Duration;
 
 use comfy_table::Cell;
 use flotilla_client::Client;
@@ -8,6 +9,7 @@ use flotilla_proto::metapb;
 use flotilla_proto::peers::{RegionStatus, Space};
 use serde_json::{Value, json};
 
+use super::replicas::{self, ReplicaChange};
 use super::text::{ByteFormat, escape, hex};
 use super::{transfer, views};
 use crate::tool::{ClusterTarget, Error, number, table};
@@ -42,6 +44,55 @@ pub(crate) enum RegionCommand {
         #[arg(long, value_name = "STORE")]
         to: Option<String>,
     },
+    /// Gives a region replicas on further stores: `flotilla ctl region add 7 --store s4`
+    ///
+    /// Each begins as a learner, gets the data, and then its vote. A region has the number of
+    /// replicas of the cluster, so this is refused unless repair is paused:
+    /// `flotilla ctl repair pause`.
+    Add {
+        /// Which
+        id: u64,
+        /// Name or number of a store; may be given twice
+        #[arg(long = "store", value_name = "STORE", required = true)]
+        stores: Vec<String>,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Takes replicas of a region away: `flotilla ctl region remove 7 --store s4`
+    ///
+    /// A region has the number of replicas of the cluster, so this is refused unless repair is
+    /// paused, or the region has too many.
+    Remove {
+        /// Which
+        id: u64,
+        /// Name or number of a store; may be given several times
+        #[arg(long = "store", value_name = "STORE", required = true)]
+        stores: Vec<String>,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Moves a replica to another store: `flotilla ctl region move 7 --from s1 --to s4`
+    ///
+    /// Requests for the region go on meanwhile. If the replica leads, another one leads first.
+    Move {
+        /// Which
+        id: u64,
+        /// Name or number of the store that has the replica
+        #[arg(long, value_name = "STORE")]
+        from: String,
+        /// Name or number of the store that gets it
+        #[arg(long, value_name = "STORE")]
+        to: String,
+        #[command(flatten)]
+        wait: Wait,
+    },
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Wait {
+    /// Seconds until the command ends, though the change goes on
+    #[arg(long = "wait", value_name = "SECONDS", default_value_t = 600)]
+    seconds: u64,
 }
 
 pub(crate) async fn run(
@@ -67,6 +118,25 @@ pub(crate) async fn run(
         RegionCommand::Transfer { id, to } => {
             transfer::run(target, *id, to.as_deref(), format, out).await
         }
+        RegionCommand::Add { id, stores, wait } => {
+            let change = ReplicaChange { added: stores.clone(), ..wait.change() };
+            replicas::change(target, *id, &change, format, out).await
+        }
+        RegionCommand::Remove { id, stores, wait } => {
+            let change = ReplicaChange { removed: stores.clone(), ..wait.change() };
+            replicas::change(target, *id, &change, format, out).await
+        }
+        RegionCommand::Move { id, from, to, wait } => {
+            let (added, removed) = (vec![to.clone()], vec![from.clone()]);
+            let change = ReplicaChange { added, removed, ..wait.change() };
+            replicas::change(target, *id, &change, format, out).await
+        }
+    }
+}
+
+impl Wait {
+    fn change(&self) -> ReplicaChange {
+        ReplicaChange { wait: Duration::from_secs(self.seconds), ..ReplicaChange::default() }
     }
 }
 

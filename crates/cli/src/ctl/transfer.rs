@@ -62,7 +62,7 @@ async fn leader(target: &ClusterTarget, id: u64) -> Result<u64, Error> {
 }
 
 /// The store of this name, or of this number.
-fn find<'a>(stores: &'a [KnownStore], name: &str) -> Result<&'a KnownStore, Error> {
+pub(super) fn find<'a>(stores: &'a [KnownStore], name: &str) -> Result<&'a KnownStore, Error> {
     let by_name = stores.iter().find(|store| store.name == name);
     let by_id = || stores.iter().find(|store| store_id(store).to_string() == name);
     by_name.or_else(by_id).ok_or_else(|| {
@@ -71,7 +71,7 @@ fn find<'a>(stores: &'a [KnownStore], name: &str) -> Result<&'a KnownStore, Erro
     })
 }
 
-fn store_id(store: &KnownStore) -> u64 {
+pub(super) fn store_id(store: &KnownStore) -> u64 {
     store.store.as_ref().map_or(0, |store| store.id)
 }
 

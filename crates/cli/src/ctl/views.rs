@@ -22,6 +22,9 @@ use crate::tool::{ClusterTarget, Error, metric, number, table};
 /// Digits of a directory's number in a table: as many as tell a few of them apart.
 const UUID_DIGITS_SHOWN: usize = 8;
 
+/// Columns of a store's place in its table, before those of its answer.
+const STORE_COLUMNS: usize = 4;
+
 /// A store, and its answer or the error instead of it.
 struct StoreAnswer<A> {
     store: KnownStore,
@@ -57,7 +60,7 @@ pub(crate) async fn stores(
         let stores = seen.iter().map(store_to_json).collect();
         return Ok(writeln!(out, "{:#}", Value::Array(stores))?);
     }
-    let headings = [
+    let mut headings = vec![
         "id",
         "name",
         "address",
@@ -71,11 +74,19 @@ pub(crate) async fn stores(
         "free",
         "uptime",
     ];
+    // A column that is empty in most clusters.
+    let has_labels = seen.iter().any(|seen| !labels(&seen.store).is_empty());
+    if has_labels {
+        headings.insert(STORE_COLUMNS, "labels");
+    }
     let mut table = table(&headings);
     for StoreAnswer { store, answer } in &seen {
         let place = store.store.clone().unwrap_or_default();
         let mut row = vec![number(place.id), Cell::new(&store.name), Cell::new(&place.address)];
         row.push(Cell::new(uuid(store).chars().take(UUID_DIGITS_SHOWN).collect::<String>()));
+        if has_labels {
+            row.push(Cell::new(labels(store)));
+        }
         match answer {
             Ok(stats) => {
                 let count = |group, name| metric(stats, group, name).unwrap_or_default();
@@ -120,6 +131,7 @@ fn store_to_json(seen: &StoreAnswer<StatsResponse>) -> Value {
         "uuid": uuid(&seen.store),
         "starts": seen.store.starts,
         "feature_level": seen.store.level,
+        "labels": place.labels.iter().map(|it| (it.key.clone(), it.value.clone())).collect::<Value>(),
     });
     match &seen.answer {
         Ok(stats) => {
@@ -189,6 +201,12 @@ impl StoreHealth {
             (word, _) => format!("{word} (of {replicas} replicas)"),
         }
     }
+}
+
+/// Where a store stands, as its operator says.
+fn labels(store: &KnownStore) -> String {
+    let labels = store.store.iter().flat_map(|place| &place.labels);
+    labels.map(|label| format!("{}={}", label.key, label.value)).collect::<Vec<_>>().join(",")
 }
 
 /// The state that is shown for a store without an answer.
@@ -297,7 +315,8 @@ impl RegionSummary {
         let best = self.best()?;
         let region = best.region.as_ref()?;
         let epoch = region.region_epoch.unwrap_or_default();
-        let stores: Vec<_> = region.peers.iter().map(|peer| peer.store_id.to_string()).collect();
+        let named = |peer: &metapb::Peer| format!("{}{}", peer.store_id, role_mark(peer));
+        let stores: Vec<_> = region.peers.iter().map(named).collect();
         let leader =
             leader(best).map_or("none".to_owned(), |leader| format!("store {}", leader.store_id));
         let applied = match self.applied() {
@@ -334,7 +353,7 @@ impl RegionSummary {
                 "log_last": status.log_last,
             })
         });
-        let peers = region.peers.iter().map(|p| json!({ "id": p.id, "store": p.store_id }));
+        let peers = region.peers.iter().map(peer_to_json);
         Some(json!({
             "id": region.id,
             "space": space(best),
@@ -354,6 +373,28 @@ impl RegionSummary {
 
 fn leader(status: &RegionStatus) -> Option<&metapb::Peer> {
     status.leader.as_ref().filter(|leader| leader.id != 0)
+}
+
+/// A replica as its region lists it.
+pub(crate) fn peer_to_json(peer: &metapb::Peer) -> Value {
+    json!({ "id": peer.id, "store": peer.store_id, "role": peer_role(peer) })
+}
+
+/// The part of a replica in its region's decisions, behind its store: nothing for a voter.
+pub(crate) fn role_mark(peer: &metapb::Peer) -> String {
+    match peer.role() {
+        metapb::PeerRole::Voter => String::new(),
+        _ => format!(" ({})", peer_role(peer)),
+    }
+}
+
+fn peer_role(peer: &metapb::Peer) -> &'static str {
+    match peer.role() {
+        metapb::PeerRole::Voter => "voter",
+        metapb::PeerRole::Learner => "learner",
+        metapb::PeerRole::IncomingVoter => "incoming",
+        metapb::PeerRole::DemotingVoter => "outgoing",
+    }
 }
 
 fn space(status: &RegionStatus) -> &'static str {

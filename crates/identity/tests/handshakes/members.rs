@@ -157,6 +157,7 @@ impl MemberTrio {
             }
             HelloDecision::Unconfirmed => self.greet(*to, *from),
             HelloDecision::Refuse(_) => {}
+            HelloDecision::Learn(registry) => panic!("none has a later one than {registry:?}"),
             HelloDecision::Stop(words) => {
                 assert!(!self.members[*to].is_sound, "a sound store is told to stop: {words}");
                 self.crash(*to);

@@ -76,17 +76,99 @@ fn a_new_start_is_taken_once_it_found_the_former_one() {
     assert!(!own.takes(StoreId(2), uuid(2), StoreRun { starts: 3, nonce: 33 }));
 }
 
+/// The registry of three stores as it is once store 4 has joined.
+fn grown() -> StoreRegistry {
+    StoreRegistry { version: 2, ..registry(1..=4) }
+}
+
 #[test]
-fn a_store_that_joined_later_is_taken_with_its_directory() {
+fn a_store_that_joined_later_is_taken_once_it_shows_the_registry() {
     let mut own = first(registry(1..=3), false);
-    let hello = StoreHello { expected_uuid: None, ..hello(4) };
-    assert!(matches!(own.decide(&hello, 500), HelloDecision::Accept(Some(_))));
-    own.accept(&hello);
-    assert!(own.takes(StoreId(4), uuid(4), hello.run));
-    assert!(!own.takes(StoreId(4), StoreUuid(9), hello.run));
-    let stranger =
-        StoreHello { uuid: StoreUuid(9), run: StoreRun { starts: 4, nonce: 9 }, ..hello };
-    assert_eq!(own.decide(&stranger, 500), HelloDecision::Unconfirmed, "it remembers no start 3");
+    let hello = StoreHello { expected_uuid: None, registry_version: 2, ..hello(4) };
+    assert_eq!(own.decide(&hello, 500), HelloDecision::Unconfirmed, "it must show it first");
+    let shown = StoreHello { registry: Some(Box::new(grown())), ..hello };
+    assert_eq!(own.decide(&shown, 500), HelloDecision::Learn(Box::new(grown())));
+    assert!(own.learn_registry(grown()));
+    assert!(!own.learn_registry(grown()), "it is no news");
+    assert!(matches!(own.decide(&shown, 500), HelloDecision::Accept(Some(_))));
+    own.accept(&shown);
+    assert!(own.takes(StoreId(4), uuid(4), shown.run));
+    assert!(!own.takes(StoreId(4), StoreUuid(9), shown.run));
+    // By its directory, not by its id.
+    let run = StoreRun { starts: 4, nonce: 9 };
+    let stranger = StoreHello { uuid: StoreUuid(9), run, ..shown };
+    let decision = own.decide(&stranger, 500);
+    let expected =
+        HandshakeRefusal::WrongUuid { store: StoreId(4), expected: uuid(4), found: StoreUuid(9) };
+    assert_eq!(decision, HelloDecision::Refuse(expected));
+}
+
+#[test]
+fn a_registry_that_is_no_later_state_of_the_own_one_is_refused() {
+    let mut other = grown();
+    other.stores[2].uuid = StoreUuid(9);
+    for shown in [other, StoreRegistry { version: 2, ..registry([1, 2, 4]) }] {
+        let mut own = first(registry(1..=3), false);
+        assert!(!own.learn_registry(shown.clone()));
+        let registry = Some(Box::new(shown));
+        let hello = StoreHello { registry_version: 2, registry, ..hello(2) };
+        let HelloDecision::Refuse(refusal) = own.decide(&hello, 500) else {
+            panic!("it is not refused")
+        };
+        assert_says(&refusal.to_string(), &["store 2", "version 2", "version 1", "no later state"]);
+    }
+    // One of another cluster is not even looked at.
+    let mut own = first(registry(1..=3), false);
+    let registry = Some(Box::new(grown()));
+    let mut hello = StoreHello { registry_version: 2, registry, ..hello(4) };
+    hello.from.cluster_id = 8;
+    let decision = own.decide(&hello, 500);
+    assert!(matches!(decision, HelloDecision::Refuse(HandshakeRefusal::OtherCluster { .. })));
+}
+
+#[test]
+fn the_registry_is_shown_to_a_store_that_is_known_to_be_behind() {
+    let mut own = first(grown(), false);
+    assert_eq!(own.greet(StoreId(2)).registry, None, "not known to be behind");
+    assert!(matches!(
+        own.decide(&StoreHello { registry_version: 1, ..hello(2) }, 500),
+        HelloDecision::Accept(None)
+    ));
+    let greeting = own.greet(StoreId(2));
+    assert_eq!((greeting.registry_version, greeting.registry), (2, Some(Box::new(grown()))));
+    own.decide(&StoreHello { registry_version: 2, ..hello(2) }, 500);
+    assert_eq!(own.greet(StoreId(2)).registry, None, "it has it by now");
+}
+
+/// Store 3 was down while store 4 joined, and no other store is there to tell it: the two take each
+/// other in two exchanges, each by what it has itself.
+#[test]
+fn two_stores_meet_although_one_does_not_know_the_other() {
+    let own = |id: u64, registry: StoreRegistry| {
+        let run = StoreRun { starts: 3, nonce: 33 };
+        let history = RunHistory { runs: [(3, (33, 0))].into() };
+        Handshake::new(introduction(id, run), history, registry, Vec::new(), false)
+    };
+    let (mut third, mut fourth) = (own(3, registry(1..=3)), own(4, grown()));
+    let judge = |by: &mut Handshake, hello: &StoreHello| {
+        let mut decision = by.decide(hello, 0);
+        if let HelloDecision::Learn(registry) = decision {
+            assert!(by.learn_registry(*registry));
+            decision = by.decide(hello, 0);
+        }
+        let is_taken = matches!(decision, HelloDecision::Accept(_));
+        if is_taken {
+            by.accept(hello);
+        }
+        is_taken
+    };
+    let mut taken = Vec::new();
+    for _ in 0..2 {
+        let (there, back) = (fourth.greet(StoreId(3)), third.greet(StoreId(4)));
+        taken.push((judge(&mut third, &there), judge(&mut fourth, &back)));
+    }
+    assert_eq!(taken, [(false, true), (true, true)]);
+    assert_eq!(third.registry(), &grown());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The top level of a node's settings, and how they are read from a TOML file.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -41,6 +42,12 @@ pub struct NodeConfig {
     /// On a store that is a member already: more addresses to find the others at. Default: this
     /// store alone.
     pub initial_cluster: String,
+    /// Addresses of members of a running cluster that this store joins, as `host:port,host:port`,
+    /// if its directory is empty. Default none. A member serves whatever it says, and stops if a
+    /// store of another cluster answers there.
+    pub join: String,
+    /// Where the store stands, for placement, as `{ zone = "a" }`. Default: the labels that it has.
+    pub labels: BTreeMap<String, String>,
     /// The id that the cluster must have. Default, and if 0: any; one is drawn at the bootstrap.
     pub cluster_id: u64,
     /// Regions that the clients' keys are split into at the bootstrap; later starts ignore it.
@@ -81,6 +88,8 @@ impl Default for NodeConfig {
             also_listen: Vec::new(),
             data_dir: PathBuf::new(),
             initial_cluster: String::new(),
+            join: String::new(),
+            labels: BTreeMap::new(),
             cluster_id: 0,
             regions: 1,
             replicas: None,

@@ -1,9 +1,13 @@
 //! Resolved settings: every default put in, checked against each other and against a directory.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 
-use flotilla_identity::{ClusterSettings, ClusterSpec, GivenSettings, InitialStore, REGIONS_MAX};
+use flotilla_identity::{
+    ClusterSettings, ClusterSpec, GivenSettings, InitialStore, REGIONS_MAX, check_labels,
+    is_address,
+};
 
 use super::error::{ConfigError, within};
 use super::node::NodeConfig;
@@ -21,6 +25,9 @@ impl NodeConfig {
             "s1".clone_into(&mut self.name);
         }
         let is_listed = !self.initial_cluster.is_empty();
+        let contacts = self.contacts()?;
+        let labels: Vec<_> = self.labels.clone().into_iter().collect();
+        check_labels(&labels).map_err(|fault| ConfigError::Value(format!("labels: {fault}")))?;
         if !is_listed {
             let given = [&self.advertise_addr, &self.addr].into_iter().find(|a| !a.is_empty());
             let address = given.map_or(DEFAULT_ADDR, String::as_str);
@@ -43,11 +50,42 @@ impl NodeConfig {
         check_settings(&settings)?;
         let spec =
             ClusterSpec { stores, settings, regions: self.regions, cluster_id: self.cluster_id };
-        Ok(ResolvedConfig { config: self, spec, place, is_named, is_listed })
+        Ok(ResolvedConfig { config: self, spec, place, contacts, labels, is_named, is_listed })
+    }
+
+    /// The addresses of `join`.
+    fn contacts(&self) -> Result<Vec<String>, ConfigError> {
+        let items = self.join.split(',').map(str::trim).filter(|item| !item.is_empty());
+        let contacts: Vec<String> = items.map(str::to_owned).collect();
+        let wrong = |words: String| Err(ConfigError::Value(words));
+        if let Some(item) = contacts.iter().find(|item| !is_address(item)) {
+            return wrong(format!("join: `{item}` is not of the form host:port"));
+        }
+        if contacts.len() > CONTACTS_MAX {
+            return wrong(format!("join: {} addresses, at most {CONTACTS_MAX}", contacts.len()));
+        }
+        if contacts.is_empty() && !self.join.is_empty() {
+            return wrong("join: it names no address".to_owned());
+        }
+        if !contacts.is_empty() && !self.initial_cluster.is_empty() {
+            return wrong(
+                "join and initial_cluster are both given: a store begins a cluster with the others \
+                 of the list, or joins one that runs; take one of the two out"
+                    .to_owned(),
+            );
+        }
+        if !contacts.is_empty() && self.new {
+            return wrong(
+                "--join and --new are both given: a store joins a running cluster, or begins a new \
+                 one; take one of the two out"
+                    .to_owned(),
+            );
+        }
+        Ok(contacts)
     }
 
     /// The settings of the cluster that are given.
-    fn given(&self) -> GivenSettings {
+    pub(crate) fn given(&self) -> GivenSettings {
         GivenSettings {
             replicas: self.replicas,
             tick_ms: self.raft.tick_ms,
@@ -70,6 +108,9 @@ impl NodeConfig {
     }
 }
 
+/// Addresses that `join` names at most.
+const CONTACTS_MAX: usize = 32;
+
 /// The address of a store without one in its settings.
 pub(super) const DEFAULT_ADDR: &str = "127.0.0.1:20160";
 
@@ -82,6 +123,10 @@ pub struct ResolvedConfig {
     pub spec: ClusterSpec,
     /// This store's place in the list.
     pub place: usize,
+    /// The addresses of `join`.
+    pub contacts: Vec<String>,
+    /// The labels that are given.
+    pub labels: Vec<(String, String)>,
     /// Whether the name was given, and is not the default.
     is_named: bool,
     /// Whether the list was given, and is not made of this store alone.
@@ -122,6 +167,41 @@ impl ResolvedConfig {
             _ if self.is_listed => self.own().address.clone(),
             Some(known) if config.addr.is_empty() => known.to_owned(),
             _ => listen.to_owned(),
+        }
+    }
+
+    /// Checks what a store needs that joins, and is reached at `address` then.
+    ///
+    /// # Errors
+    ///
+    /// What to give or to change.
+    pub(crate) fn check_join(&self, address: &str) -> Result<(), ConfigError> {
+        let wrong = |words: String| Err(ConfigError::Value(words));
+        if !self.is_named {
+            return wrong(
+                "--join without --name: give this store a name that no store of the cluster has"
+                    .to_owned(),
+            );
+        }
+        if self.config.addr.is_empty() && self.config.advertise_addr.is_empty() {
+            return wrong(
+                "--join without --addr: give the address at which the other stores and the clients \
+                 reach this one"
+                    .to_owned(),
+            );
+        }
+        if address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified()) {
+            return wrong(format!(
+                "no other store reaches this one at {address}: give its address by --advertise-addr"
+            ));
+        }
+        let own = [address, &self.config.addr, &self.config.advertise_addr];
+        match self.contacts.iter().find(|contact| own.contains(&contact.as_str())) {
+            Some(contact) => wrong(format!(
+                "--join names {contact}, which is this store itself: name members of the running \
+                 cluster"
+            )),
+            None => Ok(()),
         }
     }
 

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use flotilla_region::{Effects, Envelope, Event, Shard, SnapshotSend, StoreId};
+use flotilla_region::{Effects, Envelope, Event, Notice, Shard, SnapshotSend, StoreId};
 
 use crate::clock::Clock;
 use crate::driver::mailbox::OpenLanes;
@@ -36,6 +36,9 @@ pub(crate) trait MessageSink: Send + Sync + 'static {
 
     /// Begins to send a snapshot. The region hears how it ended in every case.
     fn send_snapshot(&self, send: SnapshotSend);
+
+    /// Sends a notice. It may be lost.
+    fn send_notice(&self, notice: Notice);
 }
 
 /// The queues and tables that take the effects of all shards.
@@ -125,10 +128,12 @@ impl<O: MessageSink> EffectSinks<O> {
             effects.messages.drain(..).filter_map(|envelope| self.transport.send(envelope)),
         );
         effects.snapshots.drain(..).for_each(|send| self.transport.send_snapshot(send));
-        if !(effects.log.is_empty() && effects.births.is_empty() && effects.compact.is_empty()) {
-            let writes = effects.log.drain(..).map(LogTask::Write);
-            let writes = writes.chain(effects.births.drain(..).map(LogTask::Birth));
-            let tasks = writes.chain(effects.compact.drain(..).map(LogTask::Compact));
+        effects.notices.drain(..).for_each(|notice| self.transport.send_notice(notice));
+        if !effects.log.is_empty() {
+            let writes = effects.log.writes.drain(..).map(LogTask::Write);
+            let writes = writes.chain(effects.log.births.drain(..).map(LogTask::Birth));
+            let tasks = writes.chain(effects.log.compact.drain(..).map(LogTask::Compact));
+            let tasks = tasks.chain(effects.log.removals.drain(..).map(LogTask::Remove));
             self.log.push_all(tasks.map(|task| {
                 let bytes = task.weight();
                 (task, bytes)
@@ -150,6 +155,12 @@ impl<O: MessageSink> EffectSinks<O> {
             );
             self.routes.note(change);
         }
+        // Behind the roles: the applier takes the region off the routes when its replica has ended.
+        self.applies.push_all(effects.ends.drain(..).map(|task| {
+            let work = ApplyWork::End(task);
+            let bytes = work.weight();
+            (work, bytes)
+        }));
         for wild in effects.findings.wild_terms.drain(..) {
             tracing::warn!("{wild}");
         }

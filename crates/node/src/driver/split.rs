@@ -131,25 +131,27 @@ mod tests {
     use flotilla_region::{Epoch, Peer, StoreId};
 
     use super::*;
+    use flotilla_region::RemovedPeers;
 
     #[test]
     fn children_have_ids_of_their_own_in_the_order_of_the_replicas() {
         let peer = |id, store| Peer { id: PeerId(id), store: StoreId(store) };
         let parent = Descriptor {
+            removed: RemovedPeers::default(),
             id: RegionId(2),
             space: Space::Raw,
             start: "b".into(),
             end: "m".into(),
             epoch: Epoch { conf_version: 3, version: 4 },
-            peers: vec![peer(201, 3), peer(202, 1)],
+            peers: vec![peer(201, 3).into(), peer(202, 1).into()],
         };
         let keys = [Bytes::from("d"), Bytes::from("f")];
         let ids = NewIds { regions: 10..12, peers: 20..24 };
         let made = command(&parent, &keys, ids).divide(&parent).unwrap();
         assert_eq!(made.children[0].id, RegionId(10));
-        assert_eq!(made.children[0].peers, [peer(20, 3), peer(21, 1)]);
+        assert_eq!(made.children[0].peers, [peer(20, 3).into(), peer(21, 1).into()]);
         assert_eq!(made.children[1].id, RegionId(11));
-        assert_eq!(made.children[1].peers, [peer(22, 3), peer(23, 1)]);
+        assert_eq!(made.children[1].peers, [peer(22, 3).into(), peer(23, 1).into()]);
         assert_eq!((&made.parent.start[..], made.parent.epoch.version), (&b"f"[..], 6));
     }
 }

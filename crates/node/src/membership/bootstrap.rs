@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flotilla_identity::{
     Bootstrap, BootstrapRefusal, BootstrapRequest, BootstrapResponse, BootstrapSchedule,
-    BootstrapWrite, QuestionToken, first_regions,
+    BootstrapWrite, QuestionToken, StoreUuid, first_regions,
 };
 use flotilla_store::StoreDirectory;
 use parking_lot::Mutex;
@@ -147,6 +147,11 @@ impl BootstrapDriver {
             state.refused = Some(BootstrapRefusal::Dialled { store, cluster_id, by });
             self.shared.changed.notify_one();
         }
+    }
+
+    /// The directory's number.
+    pub(super) fn uuid(&self) -> StoreUuid {
+        self.shared.state.lock().machine.identity().uuid
     }
 
     /// The stores or settings that the bootstrap waits for, for messages.

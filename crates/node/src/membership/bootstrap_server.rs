@@ -11,21 +11,19 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::bootstrap::BootstrapDriver;
 use super::convert::{WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire};
+use super::join_server::WaitingStore;
 use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 
 /// The services of a store that is no member yet.
 pub(super) fn routes(bootstrap: &BootstrapDriver) -> Routes {
     let peers = PeersServer::new(BootstrapServer { bootstrap: bootstrap.clone() })
         .max_decoding_message_size(PEER_MESSAGE_BYTES_MAX);
-    let (_, health) = tonic_health::server::health_reporter();
-    let mut routes = Routes::new(peers).add_service(health);
-    let router = std::mem::take(routes.axum_router_mut());
-    let bootstrap = bootstrap.clone();
-    *routes.axum_router_mut() = router.fallback(move || {
-        let bootstrap = bootstrap.clone();
-        async move { no_cluster(&bootstrap).into_http::<tonic::body::Body>() }
-    });
-    routes.prepare()
+    waiting(bootstrap).serve(Routes::new(peers))
+}
+
+fn waiting(bootstrap: &BootstrapDriver) -> WaitingStore {
+    let state = bootstrap.clone();
+    WaitingStore::new(bootstrap.uuid(), move || state.waiting())
 }
 
 /// Answers for a store that is no member yet.
@@ -90,5 +88,5 @@ impl Peers for BootstrapServer {
 }
 
 fn no_cluster(bootstrap: &BootstrapDriver) -> Status {
-    Status::unavailable(format!("no cluster yet: waiting for {}", bootstrap.waiting()))
+    waiting(bootstrap).no_cluster()
 }

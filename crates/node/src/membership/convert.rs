@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use flotilla_identity::{
     BootstrapPlan, BootstrapRequest, BootstrapResponse, ClusterSettings, ClusterSpec, InitialStore,
-    KnownRun, MemberId, SettingConflict, StoreHello, StoreRun, StoreUuid,
+    KnownRun, MemberId, SettingConflict, StoreHello, StoreRegistry, StoreRun, StoreUuid,
 };
+use flotilla_proto::metapb;
 use flotilla_proto::peers::{self, BootstrapOutcome};
 use flotilla_region::{Descriptor, StoreId};
 use tonic::Status;
@@ -57,14 +58,21 @@ pub(super) fn hello_to_wire(hello: &StoreHello) -> peers::StoreHello {
         expected_uuid: hello.expected_uuid.map(uuid_to_wire).unwrap_or_default(),
         known: hello.known.map(known_to_wire),
         confirmed: hello.confirmed.map(known_to_wire),
+        registry_version: hello.registry_version,
+        registry: hello
+            .registry
+            .as_ref()
+            .map(|registry| registry.encode().into())
+            .unwrap_or_default(),
     }
 }
 
 /// A greeting.
 pub(super) fn hello_from_wire(wire: peers::StoreHello) -> Result<StoreHello, Status> {
-    let settings =
-        ClusterSettings::decode(&wire.settings).map_err(|e| malformed(&e.to_string()))?;
+    let settings = settings_from_wire(&wire.settings)?;
     let is_expected = !wire.expected_uuid.is_empty();
+    let is_shown = !wire.registry.is_empty();
+    let registry = is_shown.then(|| registry_from_wire(&wire.registry)).transpose()?;
     Ok(StoreHello {
         from: MemberId { cluster_id: wire.cluster_id, store: StoreId(wire.from_store) },
         to: StoreId(wire.to_store),
@@ -77,7 +85,41 @@ pub(super) fn hello_from_wire(wire: peers::StoreHello) -> Result<StoreHello, Sta
         expected_uuid: is_expected.then(|| uuid_from_wire(&wire.expected_uuid)).transpose()?,
         known: wire.known.map(known_from_wire),
         confirmed: wire.confirmed.map(known_from_wire),
+        registry_version: wire.registry_version,
+        registry: registry.map(Box::new),
     })
+}
+
+/// A registry.
+///
+/// # Errors
+///
+/// `INVALID_ARGUMENT` says what cannot be read.
+pub(super) fn registry_from_wire(row: &[u8]) -> Result<StoreRegistry, Status> {
+    StoreRegistry::decode(row).map_err(|error| malformed(&error.to_string()))
+}
+
+/// Settings of a cluster.
+///
+/// # Errors
+///
+/// `INVALID_ARGUMENT` says what cannot be read.
+pub(super) fn settings_from_wire(row: &[u8]) -> Result<ClusterSettings, Status> {
+    ClusterSettings::decode(row).map_err(|error| malformed(&error.to_string()))
+}
+
+/// Labels as they travel.
+pub(crate) fn labels_to_wire(labels: &[(String, String)]) -> Vec<metapb::StoreLabel> {
+    let label = |(key, value): &(String, String)| metapb::StoreLabel {
+        key: key.clone(),
+        value: value.clone(),
+    };
+    labels.iter().map(label).collect()
+}
+
+/// Labels.
+pub(crate) fn labels_from_wire(labels: Vec<metapb::StoreLabel>) -> Vec<(String, String)> {
+    labels.into_iter().map(|label| (label.key, label.value)).collect()
 }
 
 /// One of the three questions of the bootstrap.
@@ -161,8 +203,7 @@ fn spec_to_wire(spec: &ClusterSpec) -> peers::ClusterSpec {
 
 fn spec_from_wire(wire: Option<peers::ClusterSpec>) -> Result<ClusterSpec, Status> {
     let wire = wire.ok_or_else(|| malformed("a question without a specification"))?;
-    let settings =
-        ClusterSettings::decode(&wire.settings).map_err(|e| malformed(&e.to_string()))?;
+    let settings = settings_from_wire(&wire.settings)?;
     let store =
         |store: peers::InitialStore| InitialStore { name: store.name, address: store.address };
     let stores = wire.stores.into_iter().map(store).collect();
@@ -320,9 +361,16 @@ mod tests {
             expected_uuid: Some(StoreUuid(8)),
             known: Some(KnownRun { run, log_end: 9 }),
             confirmed: Some(KnownRun { run, log_end: 10 }),
+            registry_version: 11,
+            registry: Some(Box::new(StoreRegistry { version: 11, level: 1, stores: Vec::new() })),
         };
-        let bare =
-            StoreHello { expected_uuid: None, known: None, confirmed: None, ..whole.clone() };
+        let bare = StoreHello {
+            expected_uuid: None,
+            known: None,
+            confirmed: None,
+            registry: None,
+            ..whole.clone()
+        };
         for hello in [whole, bare] {
             assert_eq!(hello_from_wire(hello_to_wire(&hello)).unwrap(), hello);
         }

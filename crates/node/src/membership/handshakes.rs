@@ -13,6 +13,7 @@ use flotilla_proto::peers::peers_client::PeersClient;
 use flotilla_region::StoreId;
 use flotilla_store::Store;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tonic::Status;
 use tonic::transport::Channel;
 
@@ -32,6 +33,15 @@ pub(crate) struct KnownStore {
     pub(crate) store: StoreId,
     /// Where it is to be reached, `host:port`.
     pub(crate) address: String,
+}
+
+/// What the flags of this start say about the place of this store and of the others.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GivenPlace {
+    /// Addresses by name.
+    pub(crate) listed: BTreeMap<String, String>,
+    /// The labels of this store; none leave those that it has.
+    pub(crate) labels: Vec<(String, String)>,
 }
 
 /// Why a handshake did not come about.
@@ -60,19 +70,27 @@ struct MembershipShared {
     deciding: tokio::sync::Mutex<()>,
     /// Addresses of the list of this start, tried in addition to those that are known.
     listed: BTreeMap<String, String>,
+    /// The labels of this start.
+    labels: Vec<(String, String)>,
     /// The last warning about each store, so that it is logged once.
     warned: Mutex<BTreeMap<StoreId, String>>,
+    /// The version of the registry, for those who follow it.
+    registry_version: watch::Sender<u64>,
+    /// Held while a later registry is kept, so that none overtakes another on its way to the disk.
+    learning: tokio::sync::Mutex<()>,
 }
 
 impl Membership {
-    /// The part of the store whose directory is open as `store`.
+    /// The part of the store whose directory is open as `store`. `given` is of this start.
     pub(crate) fn new(
         store: Arc<DropNotify<Store>>,
         handshake: Handshake,
         address: String,
-        listed: BTreeMap<String, String>,
+        given: GivenPlace,
         failure: NodeFailure,
     ) -> Self {
+        let GivenPlace { listed, labels } = given;
+        let registry_version = watch::Sender::new(handshake.registry().version);
         let shared = MembershipShared {
             identity: store.identity().clone(),
             address,
@@ -82,7 +100,10 @@ impl Membership {
             handshake: Mutex::new(handshake),
             deciding: tokio::sync::Mutex::default(),
             listed,
+            labels,
             warned: Mutex::default(),
+            registry_version,
+            learning: tokio::sync::Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -153,6 +174,7 @@ impl Membership {
             run: identity.run,
             level: flotilla_identity::FEATURE_LEVEL,
             schema: identity.schema,
+            labels: self.shared.labels.clone(),
         }
     }
 
@@ -175,11 +197,27 @@ impl Membership {
         heard.max(registered).unwrap_or_default()
     }
 
-    /// Takes a registry over, and keeps a copy, if it is newer.
-    pub(crate) async fn learn_registry(&self, registry: StoreRegistry) {
-        if self.shared.handshake.lock().learn_registry(registry.clone()) {
-            self.keep(move |store| store.keep_copies(Some(&registry), None)).await;
+    /// Wakes when the registry has changed here.
+    pub(crate) fn registry_changes(&self) -> watch::Receiver<u64> {
+        self.shared.registry_version.subscribe()
+    }
+
+    /// Keeps a copy of a registry, and takes it over, if it is a later one. False if the copy could
+    /// not be kept.
+    pub(crate) async fn learn_registry(&self, registry: StoreRegistry) -> bool {
+        let _one = self.shared.learning.lock().await;
+        let version = registry.version;
+        if !self.shared.handshake.lock().is_news(&registry) {
+            return true;
         }
+        let copy = registry.clone();
+        // First the copy: a store is known once its row is in the pages.
+        if !self.keep(move |store| store.keep_copies(Some(&copy), None)).await {
+            return false;
+        }
+        self.shared.handshake.lock().learn_registry(registry);
+        self.shared.registry_version.send_replace(version);
+        true
     }
 
     /// Whether frames of this start of a store are taken.
@@ -275,7 +313,13 @@ impl Membership {
         // A decision rests on what earlier ones made durable.
         let _one = self.shared.deciding.lock().await;
         let log_end = self.log_end();
-        let decision = self.shared.handshake.lock().decide(hello, log_end);
+        let mut decision = self.shared.handshake.lock().decide(hello, log_end);
+        if let HelloDecision::Learn(registry) = decision {
+            if !self.learn_registry(*registry).await {
+                return HelloOutcome::Stopping;
+            }
+            decision = self.shared.handshake.lock().decide(hello, log_end);
+        }
         match decision {
             HelloDecision::Accept(write) => {
                 if let Some(write) = write
@@ -286,7 +330,8 @@ impl Membership {
                 self.accept(hello).await;
                 HelloOutcome::Accepted
             }
-            HelloDecision::Unconfirmed => HelloOutcome::Unconfirmed,
+            // A later registry was taken over, and is no news the second time.
+            HelloDecision::Learn(_) | HelloDecision::Unconfirmed => HelloOutcome::Unconfirmed,
             HelloDecision::Refuse(refusal) => {
                 let why = refusal.to_string();
                 self.warn_once(

@@ -1,12 +1,14 @@
 //! Converts between placement's plain types and the protocols of clients and stores.
 
 use bytes::Bytes;
-use flotilla_placement::{LeaderStep, RegionHeartbeat, RegionInfo, ReplicaInfo, StoreInfo};
+use flotilla_placement::{
+    LeaderStep, RegionHeartbeat, RegionInfo, ReplicaInfo, ReplicaRole, StoreInfo,
+};
 use flotilla_proto::peers::{LeaderTransfer, RegionLeader, Space as SpaceProto};
 use flotilla_proto::{metapb, pdpb};
-use flotilla_region::{Descriptor, Peer, RoleChange, Space, Term};
+use flotilla_region::{Descriptor, Peer, PeerRole, RegionPeer, RoleChange, Space, Term};
 
-use crate::membership::KnownStore;
+use crate::membership::{KnownStore, labels_to_wire};
 use crate::net::dial;
 
 /// A store as clients know it.
@@ -18,6 +20,7 @@ pub(super) fn store_to_proto(store: &StoreInfo) -> metapb::Store {
         node_state: metapb::NodeState::Serving.into(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         peer_address: store.address.clone(),
+        labels: labels_to_wire(&store.labels),
         ..metapb::Store::default()
     }
 }
@@ -51,8 +54,19 @@ pub(super) fn region_to_proto(region: &RegionInfo) -> metapb::Region {
 
 /// A replica as clients know it.
 pub(super) fn replica_to_proto(replica: &ReplicaInfo) -> metapb::Peer {
-    metapb::Peer { id: replica.id, store_id: replica.store, ..metapb::Peer::default() }
+    let (_, role) =
+        ROLES.into_iter().find(|(role, _)| *role == replica.role).expect("all are there");
+    let (id, store_id) = (replica.id, replica.store);
+    metapb::Peer { id, store_id, role: role.into(), ..metapb::Peer::default() }
 }
+
+/// The roles of replicas, and their names in the protocol.
+const ROLES: [(ReplicaRole, metapb::PeerRole); 4] = [
+    (ReplicaRole::Voter, metapb::PeerRole::Voter),
+    (ReplicaRole::Learner, metapb::PeerRole::Learner),
+    (ReplicaRole::Incoming, metapb::PeerRole::IncomingVoter),
+    (ReplicaRole::Outgoing, metapb::PeerRole::DemotingVoter),
+];
 
 /// A region as placement keeps it.
 pub(super) fn region_from_descriptor(descriptor: &Descriptor) -> RegionInfo {
@@ -76,7 +90,7 @@ pub(super) fn report(
     (descriptor.space == Space::Raw).then(|| RegionLeader {
         region: Some(region_to_proto(&region_from_descriptor(descriptor))),
         space: SpaceProto::Raw.into(),
-        leader: leader.map(|peer| replica_to_proto(&replica_from_peer(peer))),
+        leader: leader.map(|peer| replica_to_proto(&replica_from_peer(&(*peer).into()))),
         term: term.0,
     })
 }
@@ -111,12 +125,21 @@ pub(super) fn step_to_proto(step: &LeaderStep) -> LeaderTransfer {
     LeaderTransfer { region_id: step.region, to: Some(replica_to_proto(&step.to)) }
 }
 
-fn replica_from_peer(peer: &Peer) -> ReplicaInfo {
-    ReplicaInfo { id: peer.id.0, store: peer.store.0 }
+fn replica_from_peer(peer: &RegionPeer) -> ReplicaInfo {
+    let role = match peer.role {
+        PeerRole::Voter => ReplicaRole::Voter,
+        PeerRole::Learner => ReplicaRole::Learner,
+        PeerRole::Incoming => ReplicaRole::Incoming,
+        PeerRole::Outgoing => ReplicaRole::Outgoing,
+    };
+    ReplicaInfo { id: peer.id.0, store: peer.store.0, role }
 }
 
 fn replica_from_proto(peer: &metapb::Peer) -> ReplicaInfo {
-    ReplicaInfo { id: peer.id, store: peer.store_id }
+    let role = ROLES.into_iter().find(|(_, role)| i32::from(*role) == peer.role);
+    // One that is not known does not vote, as far as placement may count on it.
+    let role = role.map_or(ReplicaRole::Learner, |(role, _)| role);
+    ReplicaInfo { id: peer.id, store: peer.store_id, role }
 }
 
 #[cfg(test)]
@@ -124,25 +147,31 @@ mod tests {
     use flotilla_region::{Epoch, PeerId, RegionId, StoreId};
 
     use super::*;
+    use flotilla_region::RemovedPeers;
 
     fn descriptor(space: Space) -> Descriptor {
         Descriptor {
+            removed: RemovedPeers::default(),
             id: RegionId(2),
             space,
             start: "b".into(),
             end: "m".into(),
             epoch: Epoch { conf_version: 3, version: 4 },
-            peers: vec![Peer { id: PeerId(201), store: StoreId(1) }],
+            peers: vec![Peer { id: PeerId(201), store: StoreId(1) }.into()],
         }
     }
 
     #[test]
     fn a_report_arrives_as_it_was_meant() {
         let descriptor = descriptor(Space::Raw);
-        let said = report(&descriptor, Term(5), descriptor.peers.first()).unwrap();
+        let leader = descriptor.peers[0].address();
+        let said = report(&descriptor, Term(5), Some(&leader)).unwrap();
         let sighting = sighting_from_proto(said).unwrap();
         assert_eq!(sighting.region, region_from_descriptor(&descriptor));
-        assert_eq!((sighting.term, sighting.leader), (5, Some(ReplicaInfo { id: 201, store: 1 })));
+        assert_eq!(
+            (sighting.term, sighting.leader),
+            (5, Some(ReplicaInfo { id: 201, store: 1, role: ReplicaRole::Voter }))
+        );
     }
 
     #[test]
@@ -151,7 +180,7 @@ mod tests {
         let change = RoleChange {
             region: descriptor.id,
             term: Term(6),
-            leader: descriptor.peers.first().cloned(),
+            leader: descriptor.peers.first().map(|peer| peer.address()),
             is_leader: false,
         };
         assert_eq!(report_change(&descriptor, &change).unwrap().leader, None);

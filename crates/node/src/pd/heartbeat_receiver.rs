@@ -4,7 +4,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use flotilla_identity::RunReport;
+use flotilla_identity::{RunReport, check_labels};
 use flotilla_proto::peers::placement_server::Placement;
 use flotilla_proto::peers::{ReportRequest, ReportResponse};
 use flotilla_region::StoreId;
@@ -18,10 +18,10 @@ use super::convert;
 use super::errors::not_leader;
 use super::heartbeat_sessions::Pings;
 use super::leader::PdLeader;
-use crate::membership::{run_from_wire, uuid_from_wire};
+use crate::membership::{labels_from_wire, run_from_wire, uuid_from_wire};
 
-/// Answers that wait for the connection: a ping, a registry and transfers.
-const ANSWERS_COUNT_MAX: usize = 3;
+/// Answers that wait for the connection: a ping, a registry, transfers and steps.
+const ANSWERS_COUNT_MAX: usize = 4;
 
 /// The service that takes heartbeats.
 pub(super) struct HeartbeatReceiver(pub(super) PdContext);
@@ -94,7 +94,9 @@ fn take(
         run: run_from_wire(report.run.unwrap_or_default()),
         level: report.level,
         schema: report.schema,
+        labels: labels_from_wire(told.labels),
     };
+    check_labels(&run.labels).map_err(Status::invalid_argument)?;
     if let Some(newer) = pd_leader.note_run(&run, report.registry_version) {
         let registry = newer.encode().into();
         // Full: the next report finds it missing again.
@@ -104,7 +106,14 @@ fn take(
         report.regions.into_iter().filter_map(convert::sighting_from_proto).collect();
     pd_leader.hear(store, &sightings, report.full, report.echo);
     pd_leader.note_stopping(store, report.stopping);
+    pd_leader.repair().answer(pd_leader.now_ms(), report.step_answers);
     // Without room the steps wait for the next report.
+    if let Ok(room) = pings.try_reserve() {
+        let steps = pd_leader.repair().steps(pd_leader.now_ms(), store);
+        if !steps.is_empty() {
+            room.send(Ok(ReportResponse { steps, ..ReportResponse::default() }));
+        }
+    }
     if let Ok(room) = pings.try_reserve() {
         let steps = pd_leader.transfers(store);
         if !steps.is_empty() {

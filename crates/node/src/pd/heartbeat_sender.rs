@@ -11,7 +11,9 @@ use std::time::Duration;
 use flotilla_identity::{SYSTEM_REGION, StoreRegistry};
 use flotilla_proto::metapb;
 use flotilla_proto::peers::placement_client::PlacementClient;
-use flotilla_proto::peers::{LeaderTransfer, RegionLeader, ReportRequest, ReportResponse};
+use flotilla_proto::peers::{
+    LeaderTransfer, RegionLeader, ReportRequest, ReportResponse, StepAnswer,
+};
 use flotilla_region::{Descriptor, PeerId, RegionId, RoleChange, SPLIT_TERM, StoreId};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::sync::mpsc;
@@ -21,8 +23,9 @@ use tonic::{Status, Streaming};
 
 use super::context::PdContext;
 use super::convert;
+use super::step_runner::StepRunner;
 use crate::driver::router::RouteChange;
-use crate::membership::{KnownStore, run_to_wire, uuid_to_wire};
+use crate::membership::{KnownStore, labels_to_wire, run_to_wire, uuid_to_wire};
 use crate::net::dial;
 
 /// The heartbeat interval. Several intervals fit into the silence that placement tolerates.
@@ -84,8 +87,9 @@ async fn session(context: &PdContext, leader: &KnownStore) -> Result<(), Status>
     let channel =
         endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let (reports, outgoing) = mpsc::channel(QUEUE_COUNT_MAX);
-    let mut session =
-        HeartbeatSession { context: context.clone(), leading: BTreeSet::new(), echo: 0 };
+    let (steps, step_answers) = StepRunner::new(shared.router.clone());
+    let (context, leading) = (context.clone(), BTreeSet::new());
+    let mut session = HeartbeatSession { context, leading, echo: 0, steps, step_answers };
     let first = session.everything();
     reports.send(first).await.map_err(|_| gone())?;
     let mut client = PlacementClient::new(channel);
@@ -100,6 +104,10 @@ struct HeartbeatSession {
     leading: BTreeSet<RegionId>,
     /// The last ping of the leader, echoed in each heartbeat.
     echo: u64,
+    /// Carries out what the leader asks for.
+    steps: StepRunner,
+    /// What came of it.
+    step_answers: mpsc::Receiver<StepAnswer>,
 }
 
 impl HeartbeatSession {
@@ -134,15 +142,21 @@ impl HeartbeatSession {
                 // The sender lives as long as this session.
                 _ = stopping.changed() => self.report(Vec::new(), false),
                 _ = word.tick() => self.report(Vec::new(), false),
+                Some(answer) = self.step_answers.recv() => {
+                    let mut report = self.report(Vec::new(), false);
+                    report.step_answers.push(answer);
+                    report
+                }
                 _ = full.tick() => self.everything(),
                 answer = answers.message() => {
                     let Some(answer) = answer? else { return Ok(()) };
-                    let ReportResponse { wants_full, ping, registry, transfers } = answer;
+                    let ReportResponse { wants_full, ping, registry, transfers, steps } = answer;
                     self.echo = self.echo.max(ping);
                     if !registry.is_empty() {
                         self.learn(&registry).await;
                     }
                     self.carry_out(transfers).await;
+                    steps.into_iter().for_each(|step| self.steps.run(step));
                     if wants_full { self.everything() } else { self.report(Vec::new(), false) }
                 }
             };
@@ -166,7 +180,9 @@ impl HeartbeatSession {
     /// Takes over the registry that the leader of placement has.
     async fn learn(&self, row: &[u8]) {
         match StoreRegistry::decode(row) {
-            Ok(registry) => self.context.shared.membership.learn_registry(registry).await,
+            Ok(registry) => {
+                self.context.shared.membership.learn_registry(registry).await;
+            }
             Err(error) => tracing::warn!("placement sent a registry that cannot be read: {error}"),
         }
     }
@@ -192,6 +208,11 @@ impl HeartbeatSession {
         let regions = match change {
             RouteChange::Role(change) => self.role(change).into_iter().collect(),
             RouteChange::Ranges(ranges) => self.ranges(ranges),
+            // Another store leads it, and says so itself.
+            RouteChange::Ended(region) => {
+                self.leading.remove(region);
+                vec![]
+            }
         };
         (!regions.is_empty()).then(|| self.report(regions, false))
     }
@@ -231,8 +252,12 @@ impl HeartbeatSession {
     fn report(&self, regions: Vec<RegionLeader>, full: bool) -> ReportRequest {
         let shared = &self.context.shared;
         let run = shared.membership.run_report();
-        let store =
-            metapb::Store { id: run.store.0, address: run.address, ..metapb::Store::default() };
+        let store = metapb::Store {
+            id: run.store.0,
+            address: run.address,
+            labels: labels_to_wire(&run.labels),
+            ..metapb::Store::default()
+        };
         ReportRequest {
             cluster_id: self.context.cluster_id(),
             store: Some(store),
@@ -246,6 +271,7 @@ impl HeartbeatSession {
             schema: run.schema,
             registry_version: shared.membership.registry_version(),
             stopping: *shared.stopping.borrow(),
+            step_answers: Vec::new(),
         }
     }
 }

@@ -4,15 +4,16 @@
 //! changed by compare-and-swap under that term. A deposed leader finds that out by the refusal of
 //! its next write or by the check after each timestamp.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use flotilla_identity::{MemberId, RunReport, SYSTEM_REGION, StoreRegistry};
+use flotilla_identity::{MemberId, SYSTEM_REGION, StoreRegistry};
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_placement::{
-    ClusterView, Config, IdAllocator, LeaderBalanceLimits, LeaderStep, RegionHeartbeat, RowError,
-    RowSwap, StoreInfo, SwapResult, Timestamp, Tso, TsoError, rows,
+    ClusterView, Config, IdAllocator, LeaderBalanceLimits, LeaderStep, RegionHeartbeat,
+    RepairRefusal, RowError, RowSwap, StoreInfo, SwapResult, Timestamp, Tso, TsoError, rows,
 };
 use flotilla_region::{RequestPrecondition, StoreId, Term};
 use flotilla_store::ApplyOutcome;
@@ -25,13 +26,15 @@ use super::errors::not_leader;
 use super::heartbeat_sessions::{HeartbeatSessions, Pings};
 use super::leader_balancer::LeaderBalancer;
 use super::lookup::LookupResult;
+use super::registry_row::RegistryRow;
+use super::replica_repair::{self, ReplicaRepair};
 use crate::driver::router::{RequestError, Router};
 use crate::membership::Membership;
 
 /// Ids that can be asked for at once.
 const IDS_MAX: u64 = 100_000;
 /// How long ids and timestamps are waited for.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why a term cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -63,17 +66,17 @@ pub(super) struct PdLeader {
     term: Term,
     router: Router,
     started: Instant,
-    cluster: Mutex<ClusterView>,
+    pub(super) cluster: Mutex<ClusterView>,
     sessions: Mutex<HeartbeatSessions>,
     balancer: Mutex<LeaderBalancer>,
+    repair: ReplicaRepair,
     /// Counts changes of the cluster, for those who wait for one.
     changes: watch::Sender<u64>,
     ids: Mutex<IdAllocator>,
     tso: Mutex<Tso>,
-    /// The registry as its row was seen last, and whether a change of it is under way.
-    registry: Mutex<(StoreRegistry, bool)>,
+    pub(super) registry: Mutex<RegistryRow>,
     /// Notifies the waiters when a row was written, or was not.
-    settled: Notify,
+    pub(super) settled: Notify,
     /// True once a row is not what it should be: the term must end.
     broken: watch::Sender<bool>,
 }
@@ -107,24 +110,33 @@ impl PdLeader {
         }
         let stored = row(rows::STORES_KEY)?.map(|row| StoreRegistry::decode(&row)).transpose()?;
         let has_settings = row(rows::SETTINGS_KEY)?.is_some();
+        let repair = row(rows::REPAIR_KEY)?;
+        let repair = ReplicaRepair::new(membership.settings().replicas, repair.as_deref())?;
+        let is_stored = stored.is_some();
+        let registry = stored.unwrap_or_else(|| membership.registry());
+        // A store may have joined that this one has not heard of.
+        membership.learn_registry(registry.clone()).await;
         let stores = membership.stores().into_iter().map(|known| StoreInfo {
             id: known.store.0,
             name: known.name,
             address: known.address,
+            labels: registry.store(known.store).map(|it| it.labels.clone()).unwrap_or_default(),
             ..StoreInfo::default()
         });
-        let registry = stored.clone().unwrap_or_else(|| membership.registry());
+        let mut cluster = ClusterView::new(Config::default(), stores);
+        replica_repair::note_standings(&mut cluster, &registry);
         let pd_leader = Arc::new(Self {
             term,
             router,
             started: Instant::now(),
-            cluster: Mutex::new(ClusterView::new(Config::default(), stores)),
+            cluster: Mutex::new(cluster),
             sessions: Mutex::new(HeartbeatSessions::new(here_store)),
             balancer: Mutex::new(LeaderBalancer::new(LeaderBalanceLimits::default())),
+            repair,
             changes: watch::Sender::new(0),
             ids: Mutex::new(ids),
             tso: Mutex::new(tso),
-            registry: Mutex::new((registry.clone(), false)),
+            registry: Mutex::new(RegistryRow::new(registry.clone(), is_stored)),
             settled: Notify::new(),
             broken: watch::Sender::new(false),
         });
@@ -135,9 +147,8 @@ impl PdLeader {
             pd_leader.write(swap).await;
         }
         // The copies of all stores began alike.
-        if stored.is_none() {
-            let (key, value) = (rows::STORES_KEY, registry.encode());
-            pd_leader.write(RowSwap { key, expected: None, value }).await;
+        if !is_stored {
+            pd_leader.write_registry(registry).await;
         }
         if !has_settings {
             let (key, value) = (rows::SETTINGS_KEY, membership.settings().encode());
@@ -146,54 +157,13 @@ impl PdLeader {
         Ok(pd_leader)
     }
 
-    /// Takes in the run report of a store, and writes it to the registry if it is news. Returns the
-    /// registry if it is newer than the `version` that the store has.
-    pub(super) fn note_run(
-        self: &Arc<Self>,
-        report: &RunReport,
-        version: u64,
-    ) -> Option<StoreRegistry> {
-        let mut registry = self.registry.lock();
-        let newer = (registry.0.version > version).then(|| registry.0.clone());
-        if !registry.1
-            && let Some(changed) = registry.0.with_run(report)
-        {
-            registry.1 = true;
-            let pd_leader = Arc::clone(self);
-            let expected = registry.0.encode();
-            tokio::spawn(async move { pd_leader.change_registry(expected, changed).await });
-        }
-        newer
-    }
-
-    async fn change_registry(&self, expected: Vec<u8>, changed: StoreRegistry) {
-        let (key, value) = (rows::STORES_KEY, changed.encode());
-        let settled = self.write(RowSwap { key, expected: Some(expected), value }).await;
-        let now = match settled {
-            SwapResult::Done => Some(changed),
-            SwapResult::Refused { current } => {
-                current.and_then(|row| StoreRegistry::decode(&row).ok())
-            }
-            // The next report finds out.
-            SwapResult::Unknown => None,
-        };
-        let mut registry = self.registry.lock();
-        registry.1 = false;
-        let Some(now) = now else { return };
-        let mut cluster = self.cluster.lock();
-        for store in &now.stores {
-            cluster.learn_store(store.id.0, &store.name, &store.address);
-        }
-        registry.0 = now;
-    }
-
     /// The term.
     pub(super) fn term(&self) -> Term {
         self.term
     }
 
     /// Milliseconds since the term started.
-    fn now_ms(&self) -> u64 {
+    pub(super) fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
@@ -223,6 +193,36 @@ impl PdLeader {
         let now_ms = self.now_ms();
         let mut balancer = self.balancer.lock();
         balancer.steps(now_ms, &self.cluster.lock(), here, store.0)
+    }
+
+    /// Repair in this term.
+    pub(super) fn repair(&self) -> &ReplicaRepair {
+        &self.repair
+    }
+
+    /// The way of requests to regions.
+    pub(super) fn router(&self) -> &Router {
+        &self.router
+    }
+
+    /// Begins to bring a region to other stores: those that are added, without those removed.
+    pub(super) fn begin_change(
+        &self,
+        region: u64,
+        stores: (&[u64], &[u64]),
+    ) -> Result<(), RepairRefusal> {
+        let here = self.router.identity().store.0;
+        self.repair.begin(self.now_ms(), &self.cluster.lock(), here, region, stores)
+    }
+
+    /// Regions whose leaders are not to be moved for balance.
+    pub(super) fn set_busy(&self, busy: BTreeSet<u64>) {
+        self.balancer.lock().set_busy(busy);
+    }
+
+    /// The result of `change` on the cluster view.
+    pub(super) fn change_view<T>(&self, change: impl FnOnce(&mut ClusterView) -> T) -> T {
+        change(&mut self.cluster.lock())
     }
 
     /// A store begins a heartbeat stream, and can be pinged by `pings`. The number tells this
@@ -313,7 +313,7 @@ impl PdLeader {
 
     /// Confirms by a linearizable read that no other store led when something was taken before this
     /// call: only then it may be handed out.
-    async fn confirm(&self) -> Result<(), Status> {
+    pub(super) async fn confirm(&self) -> Result<(), Status> {
         let guard = RequestPrecondition { term: Some(self.term), ..RequestPrecondition::default() };
         self.router.read(SYSTEM_REGION, guard, false).await.map_err(|_| not_leader())?;
         Ok(())
@@ -368,7 +368,8 @@ impl PdLeader {
         });
     }
 
-    async fn write(&self, swap: RowSwap) -> SwapResult {
+    /// Writes a row, in this term.
+    pub(super) async fn write(&self, swap: RowSwap) -> SwapResult {
         let guard = RequestPrecondition { term: Some(self.term), ..RequestPrecondition::default() };
         let command = raw::encode(&[RawOp::CompareAndSwap {
             key: Bytes::from_static(swap.key),

@@ -1,5 +1,7 @@
 //! Leader balance of a term: looks now and then, and keeps its steps until their stores report.
 
+use std::collections::BTreeSet;
+
 use flotilla_placement::{ClusterView, LeaderBalance, LeaderBalanceLimits, LeaderStep};
 
 /// Between two looks at all regions. Milliseconds.
@@ -18,6 +20,11 @@ pub(super) struct LeaderBalancer {
 impl LeaderBalancer {
     pub(super) fn new(limits: LeaderBalanceLimits) -> Self {
         Self { balance: LeaderBalance::new(limits), looked_ms: None, waiting: vec![] }
+    }
+
+    /// Regions that are not to be moved.
+    pub(super) fn set_busy(&mut self, busy: BTreeSet<u64>) {
+        self.balance.set_busy(busy);
     }
 
     /// The steps for `store`, of which each is given once. `here` leads the system region.
@@ -49,7 +56,11 @@ mod tests {
     fn view(now_ms: u64) -> ClusterView {
         let stores = (1..=2).map(|id| StoreInfo { id, ..StoreInfo::default() });
         let mut view = ClusterView::new(Config::default(), stores);
-        let replica = |region, store| ReplicaInfo { id: region * 100 + store, store };
+        let replica = |region, store| ReplicaInfo {
+            id: region * 100 + store,
+            store,
+            role: flotilla_placement::ReplicaRole::Voter,
+        };
         let keys: [&[u8]; 5] = [b"", b"b", b"c", b"d", b""];
         let heartbeats: Vec<_> = (2..6)
             .zip(keys.windows(2))

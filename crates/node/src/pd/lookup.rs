@@ -174,11 +174,20 @@ mod tests {
         for (id, start, end, leader) in
             [(2, "", "g", Some(1)), (3, "g", "p", Some(2)), (4, "p", "", None)]
         {
-            let replicas =
-                (1..=2).map(|store| ReplicaInfo { id: id * 100 + store, store }).collect();
+            let replicas = (1..=2)
+                .map(|store| ReplicaInfo {
+                    id: id * 100 + store,
+                    store,
+                    role: flotilla_placement::ReplicaRole::Voter,
+                })
+                .collect();
             let (start, end) = (start.into(), end.into());
             let region = RegionInfo { id, start, end, version: 1, conf_version: 1, replicas };
-            let leader = leader.map(|store| ReplicaInfo { id: id * 100 + store, store });
+            let leader = leader.map(|store| ReplicaInfo {
+                id: id * 100 + store,
+                store,
+                role: flotilla_placement::ReplicaRole::Voter,
+            });
             let told = [RegionHeartbeat { region, term: 5, leader }];
             cluster.observe(0, leader.map_or(1, |leader| leader.store), &told, false);
         }

@@ -5,8 +5,11 @@
 //! the store leads, and `id_lender` fetches ids for regions that it splits. `split_regions` has
 //! regions split where they are led. `service` answers clients, by `lookup`; `heartbeat_receiver`
 //! takes in the heartbeats, `heartbeat_sessions` knows their streams, `leader_balancer` evens out
-//! what stores lead; `stubs` are small services
-//! that clients expect of a PD. `context` is their shared state, `placement_driver` puts them
+//! what stores lead, and `replica_repair` brings replicas to the stores that should have them:
+//! `repair_loop` looks now and then, `step_runner` carries out its steps where regions are led, and
+//! `repair_requests` answers operators. `registration`
+//! changes the `registry_row`, and takes stores that join; `stubs` are small services that clients
+//! expect of a PD. `context` is their shared state, `placement_driver` puts them
 //! together.
 
 mod context;
@@ -21,9 +24,16 @@ mod leader;
 mod leader_balancer;
 mod lookup;
 mod placement_driver;
+mod registration;
+mod registry_row;
+mod repair_loop;
+mod repair_requests;
+mod replica_repair;
 mod service;
 mod split_regions;
+mod step_runner;
 mod stubs;
 
 pub use context::PdConfig;
 pub use placement_driver::PlacementDriver;
+pub(crate) use repair_requests::RepairRequests;

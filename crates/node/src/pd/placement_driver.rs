@@ -3,11 +3,14 @@
 use flotilla_proto::keyspacepb::keyspace_server::{Keyspace, KeyspaceServer};
 use flotilla_proto::meta_storagepb::meta_storage_server::{MetaStorage, MetaStorageServer};
 use flotilla_proto::pdpb::pd_server::{Pd, PdServer};
+use flotilla_proto::peers::join_server::{Join, JoinServer};
 use flotilla_proto::peers::placement_server::{self, PlacementServer};
 use tokio::task::JoinSet;
 
 use super::context::{PdConfig, PdContext};
 use super::heartbeat_receiver::HeartbeatReceiver;
+use super::registration::JoinService;
+use super::repair_requests::RepairRequests;
 use super::service::PdService;
 use super::stubs::{EmptyKeyspaces, EmptyMetaStorage};
 use super::{election, heartbeat_sender, id_lender};
@@ -45,10 +48,21 @@ impl PlacementDriver {
         PdServer::new(PdService { context: self.context.clone() })
     }
 
+    /// Repair, for operators.
+    pub(crate) fn repair_requests(&self) -> RepairRequests {
+        RepairRequests(self.context.clone())
+    }
+
     /// The service that takes heartbeats.
     #[must_use]
     pub fn report_server(&self) -> PlacementServer<impl placement_server::Placement> {
         PlacementServer::new(HeartbeatReceiver(self.context.clone()))
+    }
+
+    /// The service that stores ask which join the cluster.
+    #[must_use]
+    pub fn join_server(&self) -> JoinServer<impl Join> {
+        JoinServer::new(JoinService(self.context.clone()))
     }
 
     /// The meta storage of PD, which is empty.

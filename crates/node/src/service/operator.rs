@@ -2,15 +2,20 @@
 
 use flotilla_proto::metapb;
 use flotilla_proto::peers::operator_server::Operator;
-use flotilla_proto::peers::{TransferLeaderRequest, TransferLeaderResponse};
+use flotilla_proto::peers::{
+    ChangeReplicasRequest, ChangeReplicasResponse, RepairStatusRequest, RepairStatusResponse,
+    SetRepairRequest, SetRepairResponse, TransferLeaderRequest, TransferLeaderResponse,
+};
 use flotilla_region::{Peer, RegionId, Reject, StoreId, TransferError};
 use tonic::{Request, Response, Status};
 
 use crate::driver::router::{RequestError, Router};
+use crate::pd::RepairRequests;
 
 /// Serves `flotilla.peers.Operator`.
 pub(crate) struct OperatorServer {
     pub(crate) router: Router,
+    pub(crate) repair: RepairRequests,
 }
 
 #[tonic::async_trait]
@@ -29,6 +34,27 @@ impl Operator for OperatorServer {
             Err(error) => refusal(region_id, to, error)?,
         };
         Ok(Response::new(response))
+    }
+
+    async fn change_replicas(
+        &self,
+        request: Request<ChangeReplicasRequest>,
+    ) -> Result<Response<ChangeReplicasResponse>, Status> {
+        Ok(Response::new(self.repair.change(request.get_ref()).await))
+    }
+
+    async fn repair_status(
+        &self,
+        request: Request<RepairStatusRequest>,
+    ) -> Result<Response<RepairStatusResponse>, Status> {
+        Ok(Response::new(self.repair.status(request.get_ref()).await))
+    }
+
+    async fn set_repair(
+        &self,
+        request: Request<SetRepairRequest>,
+    ) -> Result<Response<SetRepairResponse>, Status> {
+        Ok(Response::new(self.repair.set(request.into_inner()).await))
     }
 }
 
@@ -64,7 +90,7 @@ fn words(to: Option<StoreId>, why: TransferError) -> String {
         }
         TransferError::UnderWay(_)
         | TransferError::NewLeader
-        | TransferError::Splitting
+        | TransferError::Changing
         | TransferError::NoCandidate => why.to_string(),
     }
 }

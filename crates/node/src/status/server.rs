@@ -4,13 +4,14 @@ use std::time::Instant;
 
 use flotilla_proto::peers::status_server::Status as StatusService;
 use flotilla_proto::{metapb, peers};
-use flotilla_region::{Descriptor, Peer, Role, Shard, Space, Status};
+use flotilla_region::{Descriptor, Role, Shard, Space, Status};
 use tokio::sync::oneshot;
 use tonic::{Request, Response};
 
+use crate::descriptor_proto::{peer_to_proto, region_to_proto};
 use crate::driver::mailbox::Lane;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
-use crate::membership::{Membership, uuid_to_wire};
+use crate::membership::{Membership, labels_to_wire, uuid_to_wire};
 use crate::status::metrics::NodeStatsReader;
 use crate::transport::PeerConnections;
 
@@ -54,6 +55,7 @@ impl StatusService for StatusServer {
                     id: known.store.0,
                     address: known.address,
                     version: crate::VERSION.to_owned(),
+                    labels: labels_to_wire(&record.labels),
                     ..metapb::Store::default()
                 }),
                 uuid: uuid_to_wire(uuid),
@@ -154,27 +156,14 @@ fn to_wire(region: &Descriptor, status: &Status) -> peers::RegionStatus {
         Role::Leader => peers::Role::Leader,
     };
     peers::RegionStatus {
-        region: Some(metapb::Region {
-            id: region.id.0,
-            start_key: region.start.clone(),
-            end_key: region.end.clone(),
-            region_epoch: Some(metapb::RegionEpoch {
-                conf_ver: region.epoch.conf_version,
-                version: region.epoch.version,
-            }),
-            peers: region.peers.iter().map(peer_to_wire).collect(),
-        }),
+        region: Some(region_to_proto(region)),
         space: space.into(),
         role: role.into(),
-        leader: status.leader.as_ref().map(peer_to_wire),
+        leader: status.leader.as_ref().map(peer_to_proto),
         term: status.term.0,
         applied: status.applied.0,
         committed: status.commit.0,
         log_first: status.first.0,
         log_last: status.last.0,
     }
-}
-
-fn peer_to_wire(peer: &Peer) -> metapb::Peer {
-    metapb::Peer { id: peer.id.0, store_id: peer.store.0, ..metapb::Peer::default() }
 }

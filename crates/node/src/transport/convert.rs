@@ -5,8 +5,8 @@
 
 use flotilla_proto::{metapb, peers};
 use flotilla_region::{
-    Descriptor, EntryKind, Envelope, Epoch, Index, KeyRange, LogEntry, Message, MessageKind, Peer,
-    PeerId, RegionId, SnapshotHead, Space, StoreId, Term,
+    Descriptor, EntryKind, Envelope, Epoch, Index, KeyRange, LogEntry, Message, MessageKind,
+    Notice, NoticeKind, Peer, PeerId, RegionId, SnapshotHead, Space, StoreId, Term,
 };
 
 /// Why a message of another store cannot be read.
@@ -53,6 +53,51 @@ pub(super) enum MalformedMessage {
         /// The number of the space.
         space: i32,
     },
+    /// A notice that this version does not know, or of no region, or of no replica.
+    #[error("region {region}: a notice of kind {kind} about replica {peer} is not known here")]
+    Notice {
+        /// The region.
+        region: u64,
+        /// The number of the kind.
+        kind: i32,
+        /// The replica.
+        peer: u64,
+    },
+}
+
+/// All kinds of notices, and their names on the wire.
+const NOTICES: [(NoticeKind, peers::NoticeKind); 4] = [
+    (NoticeKind::WhoIs, peers::NoticeKind::WhoIs),
+    (NoticeKind::Gone, peers::NoticeKind::Gone),
+    (NoticeKind::End, peers::NoticeKind::End),
+    (NoticeKind::Ended, peers::NoticeKind::Ended),
+];
+
+/// The notice as it travels. Its stores are those of the frame.
+pub(super) fn notice_to_wire(notice: &Notice) -> peers::Notice {
+    let Notice { region, kind, peer, epoch, .. } = notice;
+    let (_, kind) = NOTICES.into_iter().find(|(of, _)| of == kind).expect("all are there");
+    peers::Notice {
+        kind: kind.into(),
+        region_id: region.0,
+        peer_id: peer.0,
+        epoch: Some(metapb::RegionEpoch { conf_ver: epoch.conf_version, version: epoch.version }),
+    }
+}
+
+/// A notice of a frame between these two stores, as the core takes it.
+pub(super) fn notice_from_wire(
+    wire: peers::Notice,
+    (from, to): (StoreId, StoreId),
+) -> Result<Notice, MalformedMessage> {
+    let peers::Notice { kind, region_id: region, peer_id: peer, epoch } = wire;
+    let known = NOTICES.into_iter().find(|(_, name)| i32::from(*name) == kind);
+    let Some((kind, _)) = known.filter(|_| region != 0 && peer != 0) else {
+        return Err(MalformedMessage::Notice { region, kind, peer });
+    };
+    let epoch = epoch.unwrap_or_default();
+    let epoch = Epoch { conf_version: epoch.conf_ver, version: epoch.version };
+    Ok(Notice { region: RegionId(region), from, to, kind, peer: PeerId(peer), epoch })
 }
 
 /// The message as it travels.
@@ -217,6 +262,7 @@ pub(super) mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use flotilla_region::RemovedPeers;
 
     pub(in crate::transport) fn envelope(kind: MessageKind, data: &'static [u8]) -> Envelope {
         let entry = LogEntry {
@@ -258,12 +304,13 @@ pub(super) mod tests {
         let mut envelope = envelope(MessageKind::Snapshot, b"");
         envelope.message.entries.clear();
         let descriptor = Descriptor {
+            removed: RemovedPeers::default(),
             id: envelope.region,
             space: Space::Raw,
             start: Bytes::from_static(b"b"),
             end: Bytes::from_static(b"m"),
             epoch: envelope.epoch,
-            peers: vec![envelope.from, envelope.to],
+            peers: vec![envelope.from.into(), envelope.to.into()],
         };
         let head = SnapshotHead { index: Index(9), term: Term(3), descriptor };
         envelope.message.snapshot = Some(Box::new(head));
@@ -325,6 +372,42 @@ pub(super) mod tests {
         sent.message.entries[0].data = data.clone();
         let come = from_wire(to_wire(sent)).unwrap();
         assert_eq!(come.message.entries[0].data.as_ptr(), data.as_ptr());
+    }
+
+    pub(in crate::transport) fn notice(kind: NoticeKind) -> Notice {
+        Notice {
+            region: RegionId(2),
+            from: StoreId(1),
+            to: StoreId(2),
+            kind,
+            peer: PeerId(201),
+            epoch: Epoch { conf_version: 4, version: 5 },
+        }
+    }
+
+    #[test]
+    fn a_notice_comes_back_with_the_stores_of_its_frame_and_strange_ones_are_refused() {
+        let stores = (StoreId(1), StoreId(2));
+        for (kind, _) in NOTICES {
+            let sent = notice(kind);
+            assert_eq!(notice_from_wire(notice_to_wire(&sent), stores), Ok(sent));
+        }
+        let refused = |change: fn(&mut peers::Notice)| {
+            let mut wire = notice_to_wire(&notice(NoticeKind::End));
+            change(&mut wire);
+            notice_from_wire(wire, stores).unwrap_err()
+        };
+        let (region, kind, peer) = (2, 2, 201);
+        for (error, expected) in [
+            (refused(|wire| wire.kind = 9), MalformedMessage::Notice { region, kind: 9, peer }),
+            (refused(|wire| wire.peer_id = 0), MalformedMessage::Notice { region, kind, peer: 0 }),
+            (
+                refused(|wire| wire.region_id = 0),
+                MalformedMessage::Notice { region: 0, kind, peer },
+            ),
+        ] {
+            assert_eq!(error, expected);
+        }
     }
 
     #[test]

@@ -29,6 +29,9 @@ use crate::membership::{
     Membership, WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire, uuid_from_wire,
 };
 
+/// Bytes that a notice counts for in a mailbox.
+const NOTICE_BYTES: usize = 64;
+
 /// The receiving side of all streams.
 pub(crate) struct FrameReceiver {
     membership: Membership,
@@ -141,6 +144,19 @@ impl FrameReceiver {
             let mailbox = self.mailboxes.of(envelope.region);
             let message = ShardMessage::Event(Event::Message(envelope));
             let sent = mailbox.send(lane, message, weight).await;
+            sent.map_err(|_| Status::unavailable("the store stops"))?;
+        }
+        if kind == StreamKind::Appends && !frame.notices.is_empty() {
+            return Err(Status::invalid_argument("notices are sent on the urgent stream"));
+        }
+        // The stores of the frame are those of the stream, as was checked.
+        let stores = (StoreId(frame.from_store), self.membership.id().store);
+        for notice in frame.notices {
+            let notice = convert::notice_from_wire(notice, stores)
+                .map_err(|error| Status::invalid_argument(error.to_string()))?;
+            let mailbox = self.mailboxes.of(notice.region);
+            let message = ShardMessage::Event(Event::Notice(notice));
+            let sent = mailbox.send(lane, message, NOTICE_BYTES).await;
             sent.map_err(|_| Status::unavailable("the store stops"))?;
         }
         self.counts.count_frame_received(bytes);

@@ -1,10 +1,12 @@
-//! The links to all other stores: two queues and two streams each.
+//! The links to all other stores: two queues and two streams each. A store that joins gets its link
+//! as soon as the registry here has it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use flotilla_region::{Envelope, Event, MessageKind, SnapshotSend, StoreId};
+use flotilla_region::{Envelope, Event, MessageKind, Notice, SnapshotSend, StoreId};
 use flotilla_store::Store;
+use parking_lot::RwLock;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -25,41 +27,109 @@ struct PeerLink {
     fault: Arc<LinkFault>,
 }
 
+/// All links, by store.
+#[derive(Default)]
+struct LinkTable {
+    links: RwLock<BTreeMap<StoreId, PeerLink>>,
+}
+
 /// The state of the connections to other stores, for the log and for operators. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct PeerConnections {
-    links: Arc<BTreeMap<StoreId, PeerLink>>,
+    table: Arc<LinkTable>,
 }
 
 impl PeerConnections {
     /// Whether messages flow to `store`, of both kinds.
     pub(crate) fn is_up(&self, store: StoreId) -> bool {
-        let is_up = |link: &PeerLink| link.urgent.is_up() && link.appends.is_up();
-        self.links.get(&store).is_some_and(is_up)
+        self.table.links.read().get(&store).is_some_and(PeerLink::is_up)
     }
 
     /// Why there was no connection to `store` when there last was none.
     pub(crate) fn fault(&self, store: StoreId) -> Option<String> {
-        self.links.get(&store)?.fault.last()
+        self.table.links.read().get(&store)?.fault.last()
     }
 
     /// How many other stores messages flow to.
     pub(crate) fn up_count(&self) -> usize {
-        self.links.keys().filter(|store| self.is_up(**store)).count()
+        self.table.links.read().values().filter(|link| link.is_up()).count()
+    }
+}
+
+impl PeerLink {
+    fn is_up(&self) -> bool {
+        self.urgent.is_up() && self.appends.is_up()
+    }
+}
+
+/// Opens a link to each store that the registry has.
+struct LinkOpener {
+    membership: Membership,
+    mailboxes: Mailboxes,
+    counts: Arc<TransportCounters>,
+    queue_bytes_max: usize,
+    table: Arc<LinkTable>,
+    /// The streams; they end with the opener.
+    streams: JoinSet<()>,
+}
+
+impl LinkOpener {
+    /// Opens links as stores join, until it is aborted.
+    async fn run(mut self) {
+        let mut changes = self.membership.registry_changes();
+        loop {
+            changes.borrow_and_update();
+            self.open_missing();
+            // The membership lives as long as this.
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn open_missing(&mut self) {
+        let own = self.membership.id().store;
+        for record in self.membership.registry().stores {
+            // A store that is gone for good is not dialled.
+            let is_wanted = record.id != own && record.is_here();
+            if is_wanted && !self.table.links.read().contains_key(&record.id) {
+                let link = self.open(record.id);
+                self.table.links.write().insert(record.id, link);
+            }
+        }
+    }
+
+    fn open(&mut self, to: StoreId) -> PeerLink {
+        let urgent = Arc::new(SendQueue::new(self.queue_bytes_max, StreamKind::Urgent));
+        let appends = Arc::new(SendQueue::new(self.queue_bytes_max, StreamKind::Appends));
+        let fault = Arc::new(LinkFault::default());
+        for (queue, kind) in [(&urgent, StreamKind::Urgent), (&appends, StreamKind::Appends)] {
+            let sender = PeerStream {
+                kind,
+                membership: self.membership.clone(),
+                to,
+                queue: Arc::clone(queue),
+                fault: Arc::clone(&fault),
+                mailboxes: self.mailboxes.clone(),
+                counts: Arc::clone(&self.counts),
+            };
+            self.streams.spawn(sender.run());
+        }
+        PeerLink { urgent, appends, fault }
     }
 }
 
 /// The outgoing side of the transport, for shards. Sending never waits.
 pub(crate) struct PeerTransport {
-    links: Arc<BTreeMap<StoreId, PeerLink>>,
+    table: Arc<LinkTable>,
     /// Never many: a replica asks for one snapshot of each follower at a time.
     snapshots: mpsc::UnboundedSender<SnapshotSend>,
     counts: Arc<TransportCounters>,
 }
 
 impl PeerTransport {
-    /// Queues to all stores but this one, and a task for each stream, started on `tasks`; and one
-    /// that sends the snapshots of `store`.
+    /// Queues to all stores but this one, with their streams, and to those that join later, by a
+    /// task started on `tasks`; and one that sends the snapshots of `store`.
     pub(crate) fn start(
         membership: &Membership,
         store: &Arc<DropNotify<Store>>,
@@ -78,32 +148,24 @@ impl PeerTransport {
             snapshot_bytes_per_s,
         );
         tasks.spawn(sender.run(wanted));
-        let mut links = BTreeMap::new();
-        let own = membership.id().store;
-        for other in membership.stores().into_iter().filter(|other| other.store != own) {
-            let urgent = Arc::new(SendQueue::new(queue_bytes_max, StreamKind::Urgent));
-            let appends = Arc::new(SendQueue::new(queue_bytes_max, StreamKind::Appends));
-            let fault = Arc::new(LinkFault::default());
-            for (queue, kind) in [(&urgent, StreamKind::Urgent), (&appends, StreamKind::Appends)] {
-                let sender = PeerStream {
-                    kind,
-                    membership: membership.clone(),
-                    to: other.store,
-                    queue: Arc::clone(queue),
-                    fault: Arc::clone(&fault),
-                    mailboxes: mailboxes.clone(),
-                    counts: Arc::clone(&counts),
-                };
-                tasks.spawn(sender.run());
-            }
-            links.insert(other.store, PeerLink { urgent, appends, fault });
-        }
-        Self { links: Arc::new(links), snapshots, counts }
+        let table = Arc::new(LinkTable::default());
+        let mut opener = LinkOpener {
+            membership: membership.clone(),
+            mailboxes: mailboxes.clone(),
+            counts: Arc::clone(&counts),
+            queue_bytes_max,
+            table: Arc::clone(&table),
+            streams: JoinSet::new(),
+        };
+        // At once: no message to a known store may find no queue.
+        opener.open_missing();
+        tasks.spawn(opener.run());
+        Self { table, snapshots, counts }
     }
 
     /// The state of the links.
     pub(crate) fn connections(&self) -> PeerConnections {
-        PeerConnections { links: Arc::clone(&self.links) }
+        PeerConnections { table: Arc::clone(&self.table) }
     }
 
     /// The counters of both directions.
@@ -126,13 +188,21 @@ impl MessageSink for PeerTransport {
     fn send(&self, envelope: Envelope) -> Option<Event> {
         let append = envelope.message.kind == MessageKind::Append;
         // Entries in a queue of their own, so that heartbeats are never behind them.
-        let (region, peer) = match self.links.get(&envelope.to.store) {
+        let links = self.table.links.read();
+        let (region, peer) = match links.get(&envelope.to.store) {
             Some(link) if append => link.appends.push(envelope),
             Some(link) => link.urgent.push(envelope),
             None => Some((envelope.region, envelope.to.id)),
         }?;
         self.counts.count_message_dropped();
         append.then_some(Event::Unreachable { region, peer })
+    }
+
+    fn send_notice(&self, notice: Notice) {
+        let links = self.table.links.read();
+        if !links.get(&notice.to).is_some_and(|link| link.urgent.push_notice(notice)) {
+            self.counts.count_message_dropped();
+        }
     }
 
     fn send_snapshot(&self, send: SnapshotSend) {

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use flotilla_identity::{MemberId, StoreRun, StoreUuid};
 use flotilla_proto::peers::Frame;
-use flotilla_region::{Envelope, PeerId, RegionId, StoreId};
+use flotilla_region::{Envelope, Notice, PeerId, RegionId, StoreId};
 use parking_lot::Mutex;
 use tokio_stream::Stream;
 
@@ -33,6 +33,9 @@ const MESSAGE_OVERHEAD_BYTES: usize = 128;
 /// wait for a second try only because the stores have not found each other yet.
 const KEPT_WHILE_DOWN_BYTES: usize = 1 << 20;
 
+/// Notices that wait at most: they are repeated by those that need an answer.
+const NOTICES_MAX: usize = 4096;
+
 /// The two streams to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum StreamKind {
@@ -52,6 +55,8 @@ pub(super) struct SendQueue {
 #[derive(Default)]
 struct SendQueueState {
     waiting: VecDeque<Envelope>,
+    /// In urgent queues only.
+    notices: VecDeque<Notice>,
     bytes: usize,
     up: bool,
     waker: Option<Waker>,
@@ -85,6 +90,20 @@ impl SendQueue {
         oldest.as_ref().map(addressee)
     }
 
+    /// Puts a notice in. False if it is dropped, for want of room or of a connection.
+    pub(super) fn push_notice(&self, notice: Notice) -> bool {
+        debug_assert!(self.kind == StreamKind::Urgent, "a notice among entries");
+        let mut state = self.state.lock();
+        if !state.up || state.notices.len() == NOTICES_MAX {
+            return false;
+        }
+        state.notices.push_back(notice);
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+        true
+    }
+
     /// There is a connection; messages flow.
     pub(super) fn connected(&self) {
         self.state.lock().up = true;
@@ -100,6 +119,7 @@ impl SendQueue {
         let mut state = self.state.lock();
         state.up = false;
         state.waker = None;
+        state.notices.clear();
         if self.kind == StreamKind::Urgent {
             return Vec::new();
         }
@@ -111,10 +131,10 @@ impl SendQueue {
         lost
     }
 
-    /// Takes the messages of one frame, or registers the task to be woken.
-    fn poll_take(&self, context: &Context<'_>) -> Poll<Vec<Envelope>> {
+    /// Takes the messages and notices of one frame, or registers the task to be woken.
+    fn poll_take(&self, context: &Context<'_>) -> Poll<(Vec<Envelope>, Vec<Notice>)> {
         let mut state = self.state.lock();
-        if state.waiting.is_empty() {
+        if state.waiting.is_empty() && state.notices.is_empty() {
             state.waker = Some(context.waker().clone());
             return Poll::Pending;
         }
@@ -130,7 +150,9 @@ impl SendQueue {
             bytes += next;
             taken.push(envelope);
         }
-        Poll::Ready(taken)
+        let count = state.notices.len().min(FRAME_MESSAGES_MAX);
+        let notices = state.notices.drain(..count).collect();
+        Poll::Ready((taken, notices))
     }
 }
 
@@ -176,7 +198,7 @@ impl<E: Fn() -> u64 + Unpin> Stream for FrameStream<E> {
     type Item = Frame;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Frame>> {
-        self.queue.poll_take(context).map(|envelopes| {
+        self.queue.poll_take(context).map(|(envelopes, notices)| {
             self.sent.count_frame_sent(envelopes.iter().map(weight).sum());
             // Read after the messages were taken: what they acknowledge is synced below it.
             let log_end = (self.log_end)();
@@ -188,6 +210,7 @@ impl<E: Fn() -> u64 + Unpin> Stream for FrameStream<E> {
                 uuid: uuid_to_wire(self.from.uuid),
                 starts: self.from.run.starts,
                 nonce: self.from.run.nonce,
+                notices: notices.iter().map(convert::notice_to_wire).collect(),
                 log_end,
             })
         })
@@ -196,10 +219,10 @@ impl<E: Fn() -> u64 + Unpin> Stream for FrameStream<E> {
 
 #[cfg(test)]
 mod tests {
-    use flotilla_region::{Index, MessageKind};
+    use flotilla_region::{Index, MessageKind, NoticeKind};
     use tokio_stream::StreamExt as _;
 
-    use super::super::convert::tests::envelope;
+    use super::super::convert::tests::{envelope, notice};
     use super::*;
 
     fn numbered(number: u64) -> Envelope {
@@ -280,6 +303,27 @@ mod tests {
         assert!(queue.disconnected().is_empty());
         queue.connected();
         assert_eq!(numbers(&mut frames(&queue)).await[0], 5);
+    }
+
+    #[tokio::test]
+    async fn notices_ride_in_frames_and_are_dropped_without_room_or_connection() {
+        let queue = Arc::new(SendQueue::new(1 << 20, StreamKind::Urgent));
+        let notice = || notice(NoticeKind::End);
+        assert!(!queue.push_notice(notice()), "no connection");
+        queue.connected();
+        for _ in 0..NOTICES_MAX {
+            assert!(queue.push_notice(notice()));
+        }
+        assert!(!queue.push_notice(notice()), "no room");
+        queue.push(numbered(1));
+        let mut frames = frames(&queue);
+        let frame = frames.next().await.unwrap();
+        assert_eq!((frame.messages.len(), frame.notices.len()), (1, FRAME_MESSAGES_MAX));
+        let frame = frames.next().await.unwrap();
+        assert_eq!((frame.messages.len(), frame.notices.len()), (0, FRAME_MESSAGES_MAX));
+        assert_eq!(frame.notices[0].peer_id, 201);
+        queue.disconnected();
+        assert!(queue.state.lock().notices.is_empty());
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ fn cluster() -> ClusterView {
 }
 
 fn on(store: u64) -> ReplicaInfo {
-    ReplicaInfo { id: 200 + store, store }
+    ReplicaInfo { id: 200 + store, store, role: crate::ReplicaRole::Voter }
 }
 
 fn heartbeat(term: u64, leader: Option<u64>) -> RegionHeartbeat {
@@ -136,10 +136,12 @@ fn heard() -> ClusterView {
 }
 
 fn part(id: u64, start: &str, end: &str, version: u64) -> RegionHeartbeat {
-    let replicas = (1..=3).map(|store| ReplicaInfo { id: id * 100 + store, store }).collect();
+    let replicas = (1..=3)
+        .map(|store| ReplicaInfo { id: id * 100 + store, store, role: crate::ReplicaRole::Voter })
+        .collect();
     let (start, end) = (start.into(), end.into());
     let region = RegionInfo { id, start, end, version, conf_version: 1, replicas };
-    let leader = Some(ReplicaInfo { id: id * 100 + 1, store: 1 });
+    let leader = Some(ReplicaInfo { id: id * 100 + 1, store: 1, role: crate::ReplicaRole::Voter });
     RegionHeartbeat { region, term: 5, leader }
 }
 
@@ -208,7 +210,7 @@ fn reports_of_two_splits_that_cross_leave_the_newer() {
 fn an_expected_leader_gives_way_to_the_one_that_was_elected() {
     let mut cluster = heard();
     cluster.observe(0, 1, &[part(7, "", "f", 3)], false);
-    let elected = ReplicaInfo { id: 703, store: 3 };
+    let elected = ReplicaInfo { id: 703, store: 3, role: crate::ReplicaRole::Voter };
     let claim = RegionHeartbeat { term: 6, leader: Some(elected), ..part(7, "", "f", 3) };
     assert!(cluster.observe(0, 3, &[claim], false));
     assert!(!cluster.observe(0, 1, &[part(7, "", "f", 3)], false));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::cluster_view::{Config, RegionHeartbeat, StoreInfo};
-use crate::route_table::RegionInfo;
+use crate::route_table::{RegionInfo, ReplicaRole};
 
 const VIEW: Config = Config { suspect_ms: 1_500, down_ms: 20_000 };
 const LIMITS: LeaderBalanceLimits =
@@ -64,8 +64,11 @@ impl Simulated {
 
     fn heartbeat(&self, region: usize) -> RegionHeartbeat {
         let (on, leader, term) = &self.regions[region];
-        let replica =
-            |store: &u64| ReplicaInfo { id: 1_000 * store + region as u64, store: *store };
+        let replica = |store: &u64| ReplicaInfo {
+            id: 1_000 * store + region as u64,
+            store: *store,
+            role: crate::ReplicaRole::Voter,
+        };
         let key = |at: usize| match at {
             0 => vec![],
             at if at == self.regions.len() => vec![],
@@ -284,4 +287,31 @@ fn a_step_goes_through_a_third_store_if_it_must() {
     cluster.settle(30_000);
     assert_eq!(cluster.counts(), [2, 2, 2]);
     cluster.rests();
+}
+
+#[test]
+fn a_region_whose_replicas_change_is_not_moved() {
+    let stores = (1..=2).map(|id| StoreInfo { id, ..StoreInfo::default() });
+    let mut view = ClusterView::new(VIEW, stores);
+    let replica = |store, role| ReplicaInfo { id: 200 + store, store, role };
+    let region = |role| RegionInfo {
+        id: 2,
+        conf_version: 1,
+        version: 1,
+        replicas: vec![replica(1, ReplicaRole::Voter), replica(2, role)],
+        ..RegionInfo::default()
+    };
+    let mut proposed = |role, busy: &[u64]| {
+        let mut balance = LeaderBalance::new(LeaderBalanceLimits { settle_ms: 0, ..LIMITS });
+        balance.set_busy(busy.iter().copied().collect());
+        let mut region = region(role);
+        region.conf_version = if role == ReplicaRole::Voter { 2 } else { 1 };
+        let leader = Some(replica(1, ReplicaRole::Voter));
+        view.observe(10, 1, &[RegionHeartbeat { region, term: 6, leader }], true);
+        view.observe(10, 2, &[], true);
+        balance.propose(10, &view, 1).len()
+    };
+    assert_eq!(proposed(ReplicaRole::Learner, &[]), 0, "a learner cannot lead");
+    assert_eq!(proposed(ReplicaRole::Voter, &[2]), 0);
+    assert_eq!(proposed(ReplicaRole::Voter, &[]), 1);
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::*;
-use crate::descriptor::{Descriptor, Epoch, Peer, Space};
+use crate::descriptor::{Descriptor, Epoch, Peer, RemovedPeers, Space};
 use crate::ids::{PeerId, RegionId, StoreId};
 
 const LIMITS: WindowConfig = WindowConfig {
@@ -15,12 +15,13 @@ const LIMITS: WindowConfig = WindowConfig {
 
 fn empty() -> LogWindow {
     let descriptor = Descriptor {
+        removed: RemovedPeers::default(),
         id: RegionId(1),
         space: Space::Raw,
         start: Bytes::new(),
         end: Bytes::new(),
         epoch: Epoch { conf_version: 1, version: 1 },
-        peers: vec![Peer { id: PeerId(1), store: StoreId(1) }],
+        peers: vec![Peer { id: PeerId(1), store: StoreId(1) }.into()],
     };
     LogWindow::new(&RecoveredReplica::fresh(descriptor, PeerId(1)), LIMITS)
 }

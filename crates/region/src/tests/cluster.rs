@@ -80,12 +80,13 @@ pub(super) fn peer(store: u64) -> Peer {
 
 pub(super) fn descriptor(stores: u64) -> Descriptor {
     Descriptor {
+        removed: RemovedPeers::default(),
         id: REGION,
         space: Space::Raw,
         start: Bytes::new(),
         end: Bytes::new(),
         epoch: Epoch { conf_version: 1, version: 1 },
-        peers: (1..=stores).map(peer).collect(),
+        peers: (1..=stores).map(|store| peer(store).into()).collect(),
     }
 }
 
@@ -346,6 +347,7 @@ impl Cluster {
     fn advance_stream(&mut self, stream: &SnapshotStream) -> Option<(SnapshotPhase, u64)> {
         let SnapshotSend { number, envelope } = &stream.send;
         let (region, number, to) = (envelope.region, *number, envelope.to.id);
+        let sender = envelope.from.id;
         match &stream.phase {
             SnapshotPhase::Queued => {
                 let disk = &self.machines[&stream.from].disks[&region];
@@ -356,7 +358,10 @@ impl Cluster {
                 if term > envelope.message.term || self.chance(self.loss_percent) {
                     return Some((SnapshotPhase::Reporting(false), 0));
                 }
-                self.push(stream.from, Event::SnapshotBegun { region, to, number, index });
+                self.push(
+                    stream.from,
+                    Event::SnapshotBegun { region, from: sender, to, number, index },
+                );
                 let head = SnapshotHead { index, term, descriptor };
                 Some((SnapshotPhase::Sending(head, rows), self.snapshot_ms))
             }
@@ -378,7 +383,10 @@ impl Cluster {
                 Some((SnapshotPhase::Reporting(true), ms))
             }
             SnapshotPhase::Reporting(ok) => {
-                self.push(stream.from, Event::SnapshotSent { region, to, number, ok: *ok });
+                self.push(
+                    stream.from,
+                    Event::SnapshotSent { region, from: sender, to, number, ok: *ok },
+                );
                 None
             }
         }
@@ -438,6 +446,7 @@ impl Cluster {
         for (ticket, why) in effects.answers.rejected.drain(..) {
             self.note_answer(store, ticket, Answer::Rejected(why));
         }
+        effects.notices.clear();
         self.roles.extend(effects.roles.drain(..).map(|role| (store, role)));
         self.lost_logs.extend(effects.findings.lost_logs.drain(..).map(|lost| (store, lost)));
         self.wild_terms.extend(effects.findings.wild_terms.drain(..).map(|wild| (store, wild)));
@@ -462,7 +471,7 @@ impl Cluster {
         let known = history.entry(entry.index).or_insert_with(|| entry.clone());
         assert_eq!(*known, entry, "two replicas applied different entries");
         assert!(tickets.is_empty() || tickets.len() == answers.len(), "a ticket for each proposal");
-        if AdminCommand::decode(&entry.data).unwrap().is_some() {
+        if AdminCommand::decode(&entry).unwrap().is_some() {
             for (ticket, answer) in tickets.into_iter().zip(answers) {
                 self.note_answer(store, ticket, answer);
             }

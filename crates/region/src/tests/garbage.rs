@@ -69,7 +69,7 @@ fn no_message_panics() {
             now = now.after_ms(rng.u64(0..30));
             machine.shard.step(now, [Event::Message(envelope)].into_iter(), &mut effects);
             machine.shard.check_invariants();
-            let writes: Vec<_> = effects.log.iter().map(|write| write.number).collect();
+            let writes: Vec<_> = effects.log.writes.iter().map(|write| write.number).collect();
             effects.clear();
             if let Some(number) = writes.into_iter().filter(|_| rng.bool()).max() {
                 let persisted = Event::Persisted { region: REGION, number };
@@ -105,7 +105,7 @@ fn a_leader_by_a_forged_vote_sends_nothing_before_its_term_is_on_disk() {
         assert!(effects.messages.is_empty(), "{:?}", effects.messages);
     }
     assert_eq!(shard.status(REGION).expect("it is here").role, Role::Leader);
-    let number = effects.log.last().expect("a term, and an entry").number;
+    let number = effects.log.writes.last().expect("a term, and an entry").number;
     let persisted = Event::Persisted { region: REGION, number };
     shard.step(Time(0), [persisted].into_iter(), &mut effects);
     let is_append = |envelope: &Envelope| envelope.message.kind == MessageKind::Append;
@@ -133,7 +133,7 @@ fn strangers_and_lost_letters_are_counted_and_change_nothing() {
     let liar = Peer { store: StoreId(3), ..peer(2) };
     cluster.push(leader, heartbeat(peer(2), here, RegionId(99)));
     cluster.push(leader, heartbeat(peer(2), peer(3), REGION));
-    cluster.push(leader, heartbeat(peer(9), here, REGION));
+    cluster.push(leader, heartbeat(Peer { id: PeerId(9), ..peer(2) }, here, REGION));
     cluster.push(leader, heartbeat(liar, here, REGION));
     cluster.push(leader, heartbeat(here, here, REGION));
     let before = cluster.machines[&leader].shard.stats().dropped;
@@ -235,7 +235,7 @@ fn staged(rng: &mut fastrand::Rng, stage: u64) -> Event {
         0 => region.id = RegionId(8),
         1 => region.space = Space::System,
         2 => region.peers.truncate(rng.usize(0..3)),
-        3 => region.peers[rng.usize(0..3)] = peer(rng.u64(0..5)),
+        3 => region.peers[rng.usize(0..3)] = peer(rng.u64(0..5)).into(),
         _ => {}
     }
     let mut near = |end| if rng.u32(0..8) == 0 { number(rng) } else { rng.u64(1..end) };
@@ -267,7 +267,7 @@ fn answers(effects: &mut Effects, rng: &mut fastrand::Rng) -> Vec<Event> {
     let region = REGION;
     let mut events = vec![];
     let persisted = |write: LogWrite| Event::Persisted { region, number: write.number };
-    events.extend(effects.log.drain(..).map(persisted));
+    events.extend(effects.log.writes.drain(..).map(persisted));
     events.extend(effects.apply.drain(..).map(|task| {
         let index = task.entries.last().unwrap().entry.index;
         Event::Applied { region, index, changes: vec![], size: None }
@@ -276,13 +276,14 @@ fn answers(effects: &mut Effects, rng: &mut fastrand::Rng) -> Vec<Event> {
         let (applied, installed) = (task.head.index, Some(task.stage));
         Event::Checkpointed { region, applied, installed }
     }));
-    let failed = |fetch: LogFetch| Event::FetchFailed { region, context: fetch.context };
+    let failed = |LogFetch { peer, context, .. }| Event::FetchFailed { region, peer, context };
     events.extend(effects.fetches.drain(..).map(failed));
     for send in effects.snapshots.drain(..) {
         let SnapshotSend { number, envelope } = send;
-        let (to, index) = (envelope.to.id, envelope.message.snapshot.unwrap().index);
-        events.push(Event::SnapshotBegun { region, to, number, index });
-        events.push(Event::SnapshotSent { region, to, number, ok: rng.bool() });
+        let (from, to, index) =
+            (envelope.from.id, envelope.to.id, envelope.message.snapshot.unwrap().index);
+        events.push(Event::SnapshotBegun { region, from, to, number, index });
+        events.push(Event::SnapshotSent { region, from, to, number, ok: rng.bool() });
     }
     for envelope in effects.unknown.drain(..) {
         let why = NotAdmitted::Held;

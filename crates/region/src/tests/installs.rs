@@ -39,7 +39,7 @@ fn a_snapshot_waits_for_writes_and_for_what_is_applied() {
     let mut heartbeat = append(2, 0, &[], 0);
     heartbeat.message.kind = MessageKind::Heartbeat;
     let raised = single.receive(heartbeat);
-    assert_eq!(raised.log.len(), 1);
+    assert_eq!(raised.log.writes.len(), 1);
     assert!(single.step(vec![applied(1)]).installs.is_empty(), "a write is under way");
     let stale = single.step(persisted(&raised));
     assert_eq!((stale.installs.len(), stale.discards), (0, vec![StageId(2)]), "of a former leader");
@@ -99,8 +99,11 @@ fn a_replica_that_installs_is_silent() {
     let installed = Some(StageId(1));
     let rooted =
         single.step(vec![Event::Checkpointed { region: REGION, applied: Index(20), installed }]);
-    let write = &rooted.log[0];
-    assert_eq!((rooted.log.len(), write.hard_state, write.sync), (1, Some(hard_state), true));
+    let write = &rooted.log.writes[0];
+    assert_eq!(
+        (rooted.log.writes.len(), write.hard_state, write.sync),
+        (1, Some(hard_state), true)
+    );
     assert_eq!(write.reset, Some(LogReset { index: Index(20), term: Term(1) }));
     assert!(rooted.messages.is_empty() && rooted.ranges.is_empty(), "{rooted:?}");
     forced(&mut single);
@@ -116,7 +119,7 @@ fn a_replica_that_installs_is_silent() {
     let refused = single.receive(asks(2, 3, 9));
     assert!(refused.is_empty(), "{refused:?}");
     let written = single.receive(append(3, 20, &[(21, 3)], 20));
-    assert_eq!(written.log[0].entries[0].index, Index(21), "it follows");
+    assert_eq!(written.log.writes[0].entries[0].index, Index(21), "it follows");
 }
 
 /// A snapshot that the log connects with is not installed; its sender hears how far the log is.
@@ -162,7 +165,7 @@ fn a_snapshot_may_come_in_the_step_of_the_entries_that_it_is_compared_with() {
     single.step(persisted(&applying).into_iter().chain([applied(1)]).collect());
     let entries = Event::Message(append(1, 1, &[(2, 1), (3, 1)], 3));
     let waiting = single.step(vec![entries, staged(1, 20, 1)]);
-    assert_eq!((waiting.installs.len(), waiting.log.len()), (0, 1));
+    assert_eq!((waiting.installs.len(), waiting.log.writes.len()), (0, 1));
     let applying = single.step(persisted(&waiting));
     assert_eq!(applying.apply[0].entries.len(), 2);
     assert_eq!(single.step(vec![applied(3)]).installs.len(), 1);

@@ -130,7 +130,7 @@ fn a_follower_with_too_much_to_apply_takes_no_more_entries() {
         })
     };
     for index in 1..=4 {
-        let number = effects.log.last().map(|write| write.number);
+        let number = effects.log.writes.last().map(|write| write.number);
         let persisted = number.map(|number| Event::Persisted { region: REGION, number });
         let events = persisted.into_iter().chain([append(index, index - 1)]);
         effects.clear();
@@ -202,8 +202,8 @@ fn what_cannot_be_a_replica_is_refused() {
     disorder(|found| found.hard_state.commit = Index(9));
     disorder(|found| found.last = Index(5));
     disorder(|found| found.truncated.0 = Index(7));
-    let stranger = create(|found| found.peer = PeerId(5));
+    let stranger = create(|found| found.peer = PeerId(peer(3).id.0 + 1));
     assert!(matches!(stranger, Err(CreateReplicaError::NotMember { .. })));
-    let doubled = create(|found| found.descriptor.peers.push(peer(2)));
+    let doubled = create(|found| found.descriptor.peers.push(peer(2).into()));
     assert!(matches!(doubled, Err(CreateReplicaError::NotMember { .. })));
 }

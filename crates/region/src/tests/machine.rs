@@ -97,6 +97,7 @@ impl Disk {
     /// Of a replica without data.
     fn without_data(region: RegionId, peer: PeerId) -> Self {
         let descriptor = Descriptor {
+            removed: RemovedPeers::default(),
             id: region,
             space: Space::Raw,
             start: Bytes::new(),
@@ -332,9 +333,9 @@ impl Machine {
     /// Queues what a step asked for. Messages and answers are the cluster's.
     pub(super) fn carry_out(&mut self, effects: &mut Effects, now: u64, rng: &mut fastrand::Rng) {
         let done = now + rng.u64(1..4);
-        let writes = effects.log.drain(..).map(LogWork::Write);
-        let writes = writes.chain(effects.births.drain(..).map(LogWork::Birth));
-        let work = writes.chain(effects.compact.drain(..).map(LogWork::Compact));
+        let writes = effects.log.writes.drain(..).map(LogWork::Write);
+        let writes = writes.chain(effects.log.births.drain(..).map(LogWork::Birth));
+        let work = writes.chain(effects.log.compact.drain(..).map(LogWork::Compact));
         self.writing.extend(work.map(|work| (done, work)));
         self.fetching.extend(effects.fetches.drain(..).map(|fetch| (done, fetch)));
         self.inbox.extend(effects.created.drain(..).map(Event::Create));
@@ -355,7 +356,7 @@ impl Machine {
         command: AdminCommand,
         index: Index,
     ) -> (Answer, Option<RegionChange>) {
-        let AdminCommand::Split(split) = command;
+        let AdminCommand::Split(split) = command else { panic!("{command:?}") };
         let parent = self.disks.get_mut(&region).unwrap();
         let regions = match split.divide(&parent.descriptor) {
             Ok(regions) => regions,
@@ -380,7 +381,7 @@ impl Machine {
             }
             self.disks.insert(id, disk);
         }
-        (Answer::Done, Some(RegionChange::Split { index, regions }))
+        (Answer::Done, Some(RegionChange::Split { index, regions, ended: vec![] }))
     }
 
     /// Completes what is due. Calls back with each entry that is applied.
@@ -399,12 +400,14 @@ impl Machine {
             self.inbox.extend(number.map(|number| Event::Persisted { region, number }));
         }
         while let Some((_, fetch)) = self.fetching.pop_front_if(|(due, _)| *due <= now) {
-            let LogFetch { region, context, low, high, .. } = fetch;
+            let LogFetch { region, peer, context, low, high, .. } = fetch;
             let range = self.disks[&region].entries.range(low..high);
             let entries: Vec<_> = range.take(5).map(|(_, entry)| entry.clone()).collect();
             self.inbox.push_back(match entries.first() {
-                Some(first) if first.index == low => Event::Fetched { region, context, entries },
-                _ => Event::FetchFailed { region, context },
+                Some(first) if first.index == low => {
+                    Event::Fetched { region, peer, context, entries }
+                }
+                _ => Event::FetchFailed { region, peer, context },
             });
         }
         while let Some((_, task)) = self.applying.pop_front_if(|(due, _)| *due <= now) {
@@ -414,7 +417,7 @@ impl Machine {
             for committed in task.entries {
                 let disk = self.disks.get_mut(&region).unwrap();
                 let mut answers = apply(disk, &committed.entry);
-                if let Some(command) = AdminCommand::decode(&committed.entry.data).unwrap() {
+                if let Some(command) = AdminCommand::decode(&committed.entry).unwrap() {
                     let (answer, change) = self.split(region, command, committed.entry.index);
                     answers.push(answer);
                     changes.extend(change);
@@ -444,7 +447,7 @@ fn apply(disk: &mut Disk, entry: &LogEntry) -> Vec<Answer> {
     let state = &mut disk.applied;
     assert_eq!(entry.index.0, state.0.0 + 1, "entries are applied in order, each once");
     (state.0, state.1) = (entry.index, entry.term);
-    if AdminCommand::decode(&entry.data).unwrap().is_some() {
+    if AdminCommand::decode(&entry).unwrap().is_some() {
         return vec![];
     }
     let mut answers = vec![];

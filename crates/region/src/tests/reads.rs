@@ -224,7 +224,7 @@ fn a_new_leader_waits_for_an_entry_of_its_own_term() {
     };
     shard.step(Time(0), std::iter::empty(), &mut effects);
     shard.step(Time(1), [read].into_iter(), &mut effects);
-    let number = effects.log.iter().rfind(|write| write.sync).unwrap().number;
+    let number = effects.log.writes.iter().rfind(|write| write.sync).unwrap().number;
     shard.step(Time(2), [Event::Persisted { region: REGION, number }].into_iter(), &mut effects);
     assert!(effects.answers.reads.is_empty(), "committed, but not applied");
     let index = Index(1);
@@ -265,7 +265,7 @@ fn a_lease_does_not_replace_applying() {
         follower: false,
     };
     let now = shard.next_step().unwrap();
-    let number = effects.log.iter().rfind(|write| write.sync).unwrap().number;
+    let number = effects.log.writes.iter().rfind(|write| write.sync).unwrap().number;
     shard.step(now, [Event::Persisted { region: REGION, number }].into_iter(), &mut effects);
     shard.step(now, [read(1)].into_iter(), &mut effects);
     shard.step(now, [read(2)].into_iter(), &mut effects);

@@ -18,7 +18,7 @@ pub(super) fn asks(from: u64, to: u64, term: u64) -> Envelope {
 
 pub(super) fn persisted(effects: &Effects) -> Vec<Event> {
     let told = |write: &LogWrite| Event::Persisted { region: REGION, number: write.number };
-    effects.log.iter().map(told).collect()
+    effects.log.writes.iter().map(told).collect()
 }
 
 pub(super) struct Single {

@@ -166,7 +166,7 @@ fn a_birth_does_not_take_a_commit_back() {
         effects
     };
     let persisted = |effects: &Effects| -> Vec<Event> {
-        let writes = effects.log.iter();
+        let writes = effects.log.writes.iter();
         writes.map(|write| Event::Persisted { region: REGION, number: write.number }).collect()
     };
     let voted = step(vec![]);
@@ -184,13 +184,13 @@ fn a_birth_does_not_take_a_commit_back() {
     let command = Bytes::from_static(b"a");
     let put = Event::Propose { region: REGION, ticket: Ticket(2), precondition, command };
     let proposed = step([persisted(&committed), vec![put]].concat());
-    let changes = vec![RegionChange::Split { index: Index(2), regions }];
+    let changes = vec![RegionChange::Split { index: Index(2), regions, ended: vec![] }];
     let applied = Event::Applied { region: REGION, index: Index(2), changes, size: None };
     let effects = step([vec![applied], persisted(&proposed)].concat());
-    let written = effects.log.last().unwrap().hard_state.unwrap();
+    let written = effects.log.writes.last().unwrap().hard_state.unwrap();
     assert_eq!(written.commit, Index(3));
-    let BirthOrigin::Split { parent_hard_state, .. } = effects.births[0].origin else {
-        panic!("{:?}", effects.births)
+    let BirthOrigin::Split { parent_hard_state, .. } = effects.log.births[0].origin else {
+        panic!("{:?}", effects.log.births)
     };
     assert_eq!(parent_hard_state, written);
 }
@@ -202,7 +202,7 @@ fn an_unborn_replica_takes_no_message_and_keeps_its_vote() {
     let mut shard = Shard::new(Config::default());
     let child = Descriptor {
         id: CHILD,
-        peers: (1..=3).map(|s| Peer { id: PeerId(800 + s), store: StoreId(s) }).collect(),
+        peers: (1..=3).map(|s| Peer { id: PeerId(800 + s), store: StoreId(s) }.into()).collect(),
         ..descriptor(3)
     };
     let vote = HardState { term: Term(7), vote: Some(PeerId(802)), commit: SPLIT_INDEX };
@@ -226,8 +226,8 @@ fn an_unborn_replica_takes_no_message_and_keeps_its_vote() {
     };
     let asked = Envelope {
         region: CHILD,
-        from: child.peers[2],
-        to: child.peers[0],
+        from: child.peers[2].address(),
+        to: child.peers[0].address(),
         epoch: child.epoch,
         gc_floor: Index(0),
         range: None,

@@ -10,13 +10,13 @@ fn a_replica_without_data_is_born_before_it_votes_and_votes_once() {
     let mut single = Single::new();
     let asked = single.receive(asks(1, 3, 7));
     assert_eq!(asked.unknown, [asks(1, 3, 7)]);
-    assert!(asked.log.is_empty() && asked.births.is_empty() && asked.messages.is_empty());
+    assert!(asked.log.is_empty() && asked.log.births.is_empty() && asked.messages.is_empty());
     let other = single.receive(asks(2, 3, 6));
     assert!(other.is_empty(), "one question at a time: {other:?}");
     let born = single.step(vec![Event::Admitted(asks(1, 3, 7))]);
     let hard_state = HardState { term: Term(7), vote: Some(peer(1).id), commit: Index(0) };
     assert_eq!(
-        born.births,
+        born.log.births,
         [ReplicaBirth {
             region: REGION,
             peer: peer(3).id,
@@ -25,7 +25,7 @@ fn a_replica_without_data_is_born_before_it_votes_and_votes_once() {
         }]
     );
     assert_eq!(
-        (born.log.len(), born.log[0].hard_state, born.log[0].sync),
+        (born.log.writes.len(), born.log.writes[0].hard_state, born.log.writes[0].sync),
         (1, Some(hard_state), true)
     );
     assert!(born.messages.is_empty(), "its vote is not on disk: {born:?}");
@@ -47,9 +47,9 @@ fn a_replica_without_data_is_born_before_it_votes_and_votes_once() {
     again.shard.keep_uninitialised(found).unwrap();
     assert_eq!(again.shard.keep_uninitialised(found), Err(CreateReplicaError::Exists(REGION)));
     let refused = again.receive(asks(2, 3, 7));
-    assert!(refused.messages[0].message.reject && refused.births.is_empty());
+    assert!(refused.messages[0].message.reject && refused.log.births.is_empty());
     let later = again.receive(asks(2, 3, 8));
-    assert_eq!((later.log.len(), later.messages.len()), (1, 0));
+    assert_eq!((later.log.writes.len(), later.messages.len()), (1, 0));
     assert!(!again.step(persisted(&later)).messages[0].message.reject);
 }
 
@@ -145,7 +145,9 @@ fn a_range_that_is_held_here_makes_no_replica() {
     let mut gone = Single::new();
     gone.receive(asks(1, 3, 7));
     let (envelope, why) = (asks(1, 3, 7), NotAdmitted::Gone);
-    assert!(gone.step(vec![Event::NotAdmitted { envelope, why }]).is_empty());
+    let told = gone.step(vec![Event::NotAdmitted { envelope, why }]);
+    let ended = told.notices.iter().map(|it| (it.kind, it.peer, it.from.0, it.to.0));
+    assert_eq!(ended.collect::<Vec<_>>(), [(NoticeKind::Ended, peer(3).id, 3, 1)]);
     assert_eq!(gone.receive(asks(1, 3, 8)).unknown.len(), 1, "asked again");
 }
 
@@ -166,9 +168,9 @@ fn a_replica_without_data_is_made_by_a_snapshot_and_acknowledges_first() {
     let installed = Some(StageId(1));
     let checkpointed = Event::Checkpointed { region: REGION, applied: Index(20), installed };
     let rooted = single.step(vec![checkpointed]);
-    assert_eq!((rooted.log.len(), rooted.log[0].hard_state), (1, Some(hard_state)));
-    assert_eq!(rooted.log[0].reset, Some(LogReset { index: Index(20), term: Term(1) }));
-    assert!(rooted.log[0].number > born.log[0].number && rooted.messages.is_empty());
+    assert_eq!((rooted.log.writes.len(), rooted.log.writes[0].hard_state), (1, Some(hard_state)));
+    assert_eq!(rooted.log.writes[0].reset, Some(LogReset { index: Index(20), term: Term(1) }));
+    assert!(rooted.log.writes[0].number > born.log.writes[0].number && rooted.messages.is_empty());
     assert!(single.receive(asks(2, 3, 9)).is_empty(), "silent");
     let ended = single.step(persisted(&rooted));
     let first = &ended.messages[0].message;

@@ -71,6 +71,12 @@ impl HandshakeDriver {
                 Ok(true)
             }
             HelloDecision::Unconfirmed | HelloDecision::Refuse(_) => Ok(false),
+            HelloDecision::Learn(registry) => {
+                store.keep_copies(Some(&registry), None).map_err(|error| failed(&error))?;
+                // The second time it is no news.
+                assert!(self.handshake.learn_registry(*registry), "a later registry is news");
+                self.hear(store, hello, failed)
+            }
             HelloDecision::Stop(words) => Err(StopReason::Refused(words)),
         }
     }

@@ -69,7 +69,7 @@ impl RunningStore {
         effects.findings.wild_terms.clear();
         // A step without effects has no lists to die between.
         let mut lists_left = self.lists_left.filter(|_| !effects.is_empty());
-        if !effects.births.is_empty() {
+        if !effects.log.births.is_empty() {
             lists_left = self.cut_at_birth.take().or(lists_left);
         }
         let mut goes_on = || match &mut lists_left {
@@ -95,8 +95,8 @@ impl RunningStore {
             out.tasks.push((self.executor.notify_delay_us(), task));
         }
         goes_on()?;
-        if !(effects.log.is_empty() && effects.births.is_empty() && effects.compact.is_empty()) {
-            self.executor.write(&effects.log, &effects.births, &effects.compact, out);
+        if !effects.log.is_empty() {
+            self.executor.write(&effects.log, out);
         }
         goes_on()?;
         for new in effects.created.drain(..) {
@@ -111,8 +111,9 @@ impl RunningStore {
         goes_on()?;
         let entries = effects.apply.drain(..).map(RowWork::Entries);
         let installs = effects.installs.drain(..).map(|task| RowWork::Install(Box::new(task)));
+        let ends = effects.ends.drain(..).map(RowWork::End);
         let discards = effects.discards.drain(..).map(RowWork::Discard);
-        self.executor.queue(entries.chain(installs).chain(discards), out);
+        self.executor.queue(entries.chain(installs).chain(ends).chain(discards), out);
         goes_on()?;
         for envelope in effects.unknown.drain(..) {
             let task = Task::Admit(Box::new(envelope));

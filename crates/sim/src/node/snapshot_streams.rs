@@ -26,6 +26,7 @@ pub(super) struct SnapshotStreams {
 /// A snapshot that is sent.
 pub(super) struct Outgoing {
     pub(super) region: RegionId,
+    pub(super) from: PeerId,
     pub(super) to: PeerId,
     pub(super) place: usize,
     pub(super) number: u64,
@@ -38,8 +39,8 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     pub(super) fn report(&self, ok: bool) -> Event {
-        let &Self { region, to, number, .. } = self;
-        Event::SnapshotSent { region, to, number, ok }
+        let &Self { region, from, to, number, .. } = self;
+        Event::SnapshotSent { region, from, to, number, ok }
     }
 }
 

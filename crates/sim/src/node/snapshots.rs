@@ -56,9 +56,9 @@ impl RunningStore {
     /// The rows cannot be read.
     fn begin_snapshot(&mut self, send: SnapshotSend, out: &mut Outbox) -> Result<(), ReadError> {
         let SnapshotSend { number, mut envelope } = send;
-        let (region, to) = (envelope.region, envelope.to.id);
+        let (region, from, to) = (envelope.region, envelope.from.id, envelope.to.id);
         let place = layout::place(envelope.to.store);
-        let refused = Event::SnapshotSent { region, to, number, ok: false };
+        let refused = Event::SnapshotSent { region, from, to, number, ok: false };
         let reader = match self.handshakes.is_linked(place) {
             false => None,
             true => benign(self.executor.store().open_snapshot(region))?,
@@ -75,8 +75,18 @@ impl RunningStore {
         self.streams.begun += 1;
         let stream = self.streams.begun;
         let (is_begun, has_ended) = (false, false);
-        let outgoing =
-            Outgoing { region, to, place, number, reader, is_begun, has_ended, sent: 0, taken: 0 };
+        let outgoing = Outgoing {
+            region,
+            from,
+            to,
+            place,
+            number,
+            reader,
+            is_begun,
+            has_ended,
+            sent: 0,
+            taken: 0,
+        };
         self.streams.outgoing.insert(stream, outgoing);
         out.tasks.push((STREAM_US_MAX, Task::EndSending(stream)));
         let offer = SnapshotPart::Offer { envelope: Box::new(envelope), size };
@@ -118,9 +128,9 @@ impl RunningStore {
             SnapshotVerdict::Go if outgoing.is_begun => return Ok(()),
             SnapshotVerdict::Go => {
                 outgoing.is_begun = true;
-                let &mut Outgoing { region, to, number, .. } = outgoing;
+                let &mut Outgoing { region, from, to, number, .. } = outgoing;
                 let index = outgoing.reader.head().index;
-                let begun = Event::SnapshotBegun { region, to, number, index };
+                let begun = Event::SnapshotBegun { region, from, to, number, index };
                 self.post_later(begun, out);
             }
             SnapshotVerdict::Taken(number) => outgoing.taken = outgoing.taken.max(number),

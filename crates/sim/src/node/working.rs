@@ -1,5 +1,6 @@
 //! The work of a store: tasks, one at a time, and steps of its core.
 
+use flotilla_region::Event;
 use flotilla_store::AppliedReplica;
 
 use super::{COMPARED_OF, GREET_US_MAX, SimNode};
@@ -59,6 +60,12 @@ impl SimNode {
                 return self.step(now, reference_model, workload, out);
             }
             Task::Post(events) => {
+                let store = layout::id(self.place);
+                for event in &events {
+                    if let Event::Ended { region, peer } = *event {
+                        reference_model.note_ended(store, region, peer);
+                    }
+                }
                 running.inbox.extend(events);
                 self.schedule_step(out);
             }
@@ -136,8 +143,10 @@ impl SimNode {
     ) -> Result<(), StopReason> {
         let Some(running) = &mut self.running else { return Ok(()) };
         let changed = running.executor.apply(now, out);
-        let ChangedRows { applied, has_installed } = changed.map_err(|error| self.stop(&error))?;
-        if has_installed {
+        let ChangedRows { applied, has_installed, ended } =
+            changed.map_err(|error| self.stop(&error))?;
+        // What is left of an end is none of the other regions' rows.
+        if has_installed || !ended.is_empty() {
             self.compare_all(reference_model)?;
         }
         for AppliedReplica { region, changes, .. } in applied {
@@ -185,6 +194,9 @@ impl SimNode {
             reference_model
                 .agree(store, task, |ticket| workload.command(ticket))
                 .map_err(StopReason::CheckFailure)?;
+        }
+        for task in &running.effects.ends {
+            reference_model.end(store, task).map_err(StopReason::CheckFailure)?;
         }
         if running.stall.begins(&running.effects, out) {
             return Ok(());

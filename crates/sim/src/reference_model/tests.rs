@@ -13,8 +13,16 @@ const REGION: RegionId = RegionId(2);
 
 fn region(id: RegionId, space: Space) -> Descriptor {
     let epoch = Epoch { conf_version: 1, version: 1 };
-    let peers = vec![Peer { id: PeerId(id.0 * 100 + 1), store: StoreId(1) }];
-    Descriptor { id, space, start: Bytes::new(), end: Bytes::new(), epoch, peers }
+    let peers = vec![Peer { id: PeerId(id.0 * 100 + 1), store: StoreId(1) }.into()];
+    Descriptor {
+        removed: flotilla_region::RemovedPeers::default(),
+        id,
+        space,
+        start: Bytes::new(),
+        end: Bytes::new(),
+        epoch,
+        peers,
+    }
 }
 
 fn model() -> ReferenceModel {

@@ -155,7 +155,7 @@ impl SimWorld {
     /// have to believe it.
     fn send_wild_term(&mut self, region: RegionId, ends: [usize; 2], kind: MessageKind, term: u64) {
         let Some(described) = self.reference_model.descriptor(region) else { return };
-        let [from, to] = ends.map(|end| described.peers[end % described.peers.len()]);
+        let [from, to] = ends.map(|end| described.peers[end % described.peers.len()].address());
         let status = self.nodes[layout::place(to.store)].status(region);
         if from == to || status.is_none_or(|status| status.last == Index(0)) {
             return;

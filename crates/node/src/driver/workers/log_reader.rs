@@ -73,18 +73,18 @@ impl LogReader {
 
     /// None if the node has to stop.
     fn fetch(&self, fetch: &LogFetch, logged: &mut Option<Instant>) -> Option<Event> {
-        let (region, context) = (fetch.region, fetch.context);
+        let (region, peer, context) = (fetch.region, fetch.peer, fetch.context);
         let event = match self.store.fetch(fetch) {
             Ok(entries) if !entries.is_empty() => {
                 debug_assert_eq!(entries[0].index, fetch.low, "entries of another range");
                 debug_assert!(entries.len() as u64 <= fetch.high.0 - fetch.low.0);
-                Event::Fetched { region, context, entries }
+                Event::Fetched { region, peer, context, entries }
             }
-            Ok(_) => Event::FetchFailed { region, context },
+            Ok(_) => Event::FetchFailed { region, peer, context },
             // Compacted or replaced in the meantime: raft looks again at what there is.
             Err(error) if error.is_gone() => {
                 tracing::debug!(%region, "log entries are not read: {error}");
-                Event::FetchFailed { region, context }
+                Event::FetchFailed { region, peer, context }
             }
             Err(error) => {
                 let what = unread(fetch, &error);
@@ -98,7 +98,7 @@ impl LogReader {
                     let failed = self.store.stats().log_reads_failed;
                     tracing::error!("{what}; {failed} reads of the log have failed so far");
                 }
-                Event::FetchFailed { region, context }
+                Event::FetchFailed { region, peer, context }
             }
         };
         Some(event)
@@ -130,6 +130,7 @@ mod tests {
     use crate::driver::mailbox::OpenLanes;
     use crate::driver::shard_message::ShardMessage;
     use crate::test_store;
+    use flotilla_region::RemovedPeers;
 
     const REGION: RegionId = RegionId(2);
     const PEER: PeerId = PeerId(201);
@@ -137,12 +138,13 @@ mod tests {
     /// A fetcher over a log with the entries 1 to 4 of a region.
     fn log_reader(disk: &FaultFs) -> LogReader {
         let region = |id, peer, space| Descriptor {
+            removed: RemovedPeers::default(),
             id,
             space,
             start: "".into(),
             end: "".into(),
             epoch: Epoch { conf_version: 1, version: 1 },
-            peers: vec![Peer { id: peer, store: StoreId(1) }],
+            peers: vec![Peer { id: peer, store: StoreId(1) }.into()],
         };
         let regions =
             [region(RegionId(1), PeerId(101), Space::System), region(REGION, PEER, Space::Raw)];
@@ -157,7 +159,7 @@ mod tests {
         let (entries, sync) = (entries.collect(), true);
         let (region, peer, number, reset) = (REGION, PEER, 1, None);
         let write = LogWrite { region, peer, number, hard_state, entries, sync, reset };
-        store.write_log(&[write], &[], &[]).wait().expect("a good disk");
+        store.write_log(&[write], &[], &[], &[]).wait().expect("a good disk");
         LogReader {
             store: crate::drop_notify::drop_notify(store).0,
             queue: Arc::new(WorkQueue::new()),

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use flotilla_region::{
-    Descriptor, Epoch, Event, Index, Peer, PeerId, RegionId, Reject, RoleChange, Space,
+    Descriptor, Epoch, Event, Index, Peer, PeerId, RegionId, Reject, RemovedPeers, RoleChange,
+    Space,
 };
 use flotilla_vfs::fault::FaultFs;
 use tonic::Code;
@@ -49,12 +50,13 @@ fn peer(store: u64) -> Peer {
 impl World {
     fn new() -> Self {
         let region = |id, space| Descriptor {
+            removed: RemovedPeers::default(),
             id,
             space,
             start: "".into(),
             end: "".into(),
             epoch: Epoch { conf_version: 1, version: 1 },
-            peers: vec![Peer { id: PeerId(id.0 * 100 + 1), store: StoreId(1) }],
+            peers: vec![Peer { id: PeerId(id.0 * 100 + 1), store: StoreId(1) }.into()],
         };
         let regions = [region(SYSTEM_REGION, Space::System), region(RegionId(2), Space::Raw)];
         let (store, membership) = test_store::open_member(&FaultFs::new(1), &regions);

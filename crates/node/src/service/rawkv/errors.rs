@@ -5,11 +5,12 @@
 
 use bytes::Bytes;
 use flotilla_pagestore::Error as PagesError;
-use flotilla_proto::{errorpb, kvrpcpb, metapb};
+use flotilla_proto::{errorpb, kvrpcpb};
 use flotilla_region::{Descriptor, Peer, RegionId, Reject, StoreId};
 use flotilla_store::{ApplyReject, ReadError};
 use tonic::Status;
 
+use crate::descriptor_proto::{peer_to_proto, region_to_proto};
 use crate::driver::router::RequestError;
 
 /// Why a request has no result.
@@ -106,9 +107,9 @@ impl RequestFailure {
         match reject {
             ApplyReject::EpochNotMatch { current } => epoch_not_match(descriptor.id, &current),
             ApplyReject::KeyNotInRegion { key } => key_not_in_region(key, descriptor),
-            ApplyReject::TooLarge { .. } | ApplyReject::InvalidSplit(_) => {
-                Self::Refused(reject.to_string())
-            }
+            ApplyReject::TooLarge { .. }
+            | ApplyReject::InvalidSplit(_)
+            | ApplyReject::InvalidMembership(_) => Self::Refused(reject.to_string()),
         }
     }
 
@@ -138,6 +139,7 @@ impl RequestFailure {
                 })
             }
             Reject::InvalidSplit(error) => Self::Refused(error.to_string()),
+            Reject::InvalidMembership(error) => Self::Refused(error.to_string()),
             Reject::InvalidTransfer(error) => Self::Refused(error.to_string()),
             Reject::ReadIndexNotReady => {
                 let reason = "no quorum confirmed the read in time".to_owned();
@@ -209,24 +211,6 @@ answers_with_error!(
     RawCasResponse,
 );
 
-/// A region as clients know it.
-pub(crate) fn region_to_proto(descriptor: &Descriptor) -> metapb::Region {
-    metapb::Region {
-        id: descriptor.id.0,
-        start_key: descriptor.start.clone(),
-        end_key: descriptor.end.clone(),
-        region_epoch: Some(metapb::RegionEpoch {
-            conf_ver: descriptor.epoch.conf_version,
-            version: descriptor.epoch.version,
-        }),
-        peers: descriptor.peers.iter().map(peer_to_proto).collect(),
-    }
-}
-
-fn peer_to_proto(peer: &Peer) -> metapb::Peer {
-    metapb::Peer { id: peer.id.0, store_id: peer.store.0, ..Default::default() }
-}
-
 fn not_leader(id: RegionId, leader: Option<&Peer>) -> RequestFailure {
     let leader = leader.map(peer_to_proto);
     let known = if leader.is_some() { "another peer is" } else { "no leader is known" };
@@ -279,17 +263,19 @@ mod tests {
     use flotilla_region::{Epoch, PeerId, Space};
 
     use super::*;
+    use flotilla_region::RemovedPeers;
 
     const ID: RegionId = RegionId(2);
 
     fn descriptor() -> Descriptor {
         Descriptor {
+            removed: RemovedPeers::default(),
             id: ID,
             space: Space::Raw,
             start: "b".into(),
             end: "m".into(),
             epoch: Epoch { conf_version: 3, version: 4 },
-            peers: vec![Peer { id: PeerId(201), store: StoreId(1) }],
+            peers: vec![Peer { id: PeerId(201), store: StoreId(1) }.into()],
         }
     }
 
@@ -304,7 +290,7 @@ mod tests {
 
     #[test]
     fn each_reason_has_its_kind() {
-        let leader = descriptor().peers.pop();
+        let leader = descriptor().peers.pop().map(flotilla_region::RegionPeer::address);
         let error = rejected(Reject::NotLeader { leader }).not_leader.unwrap();
         assert_eq!((error.region_id, error.leader.map(|leader| leader.id)), (2, Some(201)));
         let error = rejected(Reject::NotLeader { leader: None }).not_leader.unwrap();

@@ -75,9 +75,11 @@ mod tests {
     use flotilla_region::{Epoch, RegionId, Space};
 
     use super::*;
+    use flotilla_region::RemovedPeers;
 
     fn region(start: &'static str, end: &'static str) -> Descriptor {
         Descriptor {
+            removed: RemovedPeers::default(),
             id: RegionId(2),
             space: Space::Raw,
             start: start.into(),

@@ -104,6 +104,7 @@ mod tests {
     use flotilla_region::{Epoch, StoreId};
 
     use super::*;
+    use flotilla_region::RemovedPeers;
 
     fn here() -> MemberId {
         MemberId { cluster_id: 7, store: StoreId(2) }
@@ -117,7 +118,15 @@ mod tests {
         };
         let epoch = Epoch { conf_version: 1, version: 4 };
         let (start, end) = (Bytes::from("b"), Bytes::from("m"));
-        Some(Descriptor { id, space, start, end, epoch, peers: vec![] })
+        Some(Descriptor {
+            removed: RemovedPeers::default(),
+            id,
+            space,
+            start,
+            end,
+            epoch,
+            peers: vec![],
+        })
     }
 
     fn check_context(context: Context) -> Result<RequestContext, RequestFailure> {

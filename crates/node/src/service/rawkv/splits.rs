@@ -6,9 +6,10 @@ use flotilla_region::RegionId;
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::errors::{RequestFailure, region_to_proto};
+use super::errors::RequestFailure;
 use super::service::RawKv;
 use super::validate;
+use crate::descriptor_proto::region_to_proto;
 
 /// Parts of a region that is split without keys.
 const PARTS: usize = 2;

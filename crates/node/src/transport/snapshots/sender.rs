@@ -265,6 +265,7 @@ impl SnapshotStream {
 struct SendReport {
     mailboxes: Mailboxes,
     region: RegionId,
+    from: PeerId,
     to: PeerId,
     number: u64,
     ok: bool,
@@ -272,21 +273,22 @@ struct SendReport {
 
 impl SendReport {
     fn new(mailboxes: &Mailboxes, send: &SnapshotSend) -> Self {
-        let (region, to) = (send.envelope.region, send.envelope.to.id);
-        Self { mailboxes: mailboxes.clone(), region, to, number: send.number, ok: false }
+        let SnapshotSend { number, envelope } = send;
+        let (region, from, to) = (envelope.region, envelope.from.id, envelope.to.id);
+        Self { mailboxes: mailboxes.clone(), region, from, to, number: *number, ok: false }
     }
 
     /// The receiver takes the rows, which are as of this entry.
     fn begun(&self, index: flotilla_region::Index) {
-        let &Self { region, to, number, .. } = self;
-        self.mailboxes.complete_all([Event::SnapshotBegun { region, to, number, index }]);
+        let &Self { region, from, to, number, .. } = self;
+        self.mailboxes.complete_all([Event::SnapshotBegun { region, from, to, number, index }]);
     }
 }
 
 impl Drop for SendReport {
     fn drop(&mut self) {
-        let &mut Self { region, to, number, ok, .. } = self;
-        self.mailboxes.complete_all([Event::SnapshotSent { region, to, number, ok }]);
+        let &mut Self { region, from, to, number, ok, .. } = self;
+        self.mailboxes.complete_all([Event::SnapshotSent { region, from, to, number, ok }]);
     }
 }
 
@@ -301,16 +303,18 @@ mod tests {
     use crate::driver::mailbox::OpenLanes;
     use crate::driver::shard_message::ShardMessage;
     use crate::test_store;
+    use flotilla_region::RemovedPeers;
 
     fn region(id: u64, space: Space) -> Descriptor {
         let peer = |store| Peer { id: PeerId(id * 100 + store), store: StoreId(store) };
         Descriptor {
+            removed: RemovedPeers::default(),
             id: RegionId(id),
             space,
             start: "".into(),
             end: "".into(),
             epoch: Epoch { conf_version: 1, version: 1 },
-            peers: vec![peer(1), peer(2)],
+            peers: vec![peer(1).into(), peer(2).into()],
         }
     }
 
@@ -319,8 +323,8 @@ mod tests {
         let message = Message { kind: MessageKind::Snapshot, term: Term(9), ..Message::default() };
         let envelope = Envelope {
             region: region.id,
-            from: region.peers[0],
-            to: region.peers[1],
+            from: region.peers[0].address(),
+            to: region.peers[1].address(),
             epoch: region.epoch,
             gc_floor: flotilla_region::Index(0),
             range: None,

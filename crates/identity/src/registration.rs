@@ -1,0 +1,382 @@
+//! Registration: the decision of placement's leader about a store that joins a running cluster.
+//!
+//! The directory is the store, so the same directory gets the same id however often it asks: its
+//! answer may have been lost, or it died before it kept its identity. A directory that has run as a
+//! member and asks again has forgotten that, and is refused.
+
+use flotilla_region::StoreId;
+
+use crate::registry::{StoreRecord, StoreRegistry};
+use crate::store_identity::{StoreRun, StoreUuid};
+
+/// Stores that a registry may have, those that are gone included: the row is written whole.
+pub const REGISTERED_STORES_MAX: usize = 1_000;
+
+/// Bytes of a store's name.
+const NAME_BYTES_MAX: usize = 64;
+/// Bytes of an address: a host name of the DNS, and a port.
+const ADDRESS_BYTES_MAX: usize = 260;
+/// Labels of a store.
+const LABELS_MAX: usize = 16;
+/// Bytes of a label's key, and of its value.
+const LABEL_BYTES_MAX: usize = 64;
+
+/// The words of a store that asks for an id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RegisterRequest {
+    /// Its directory.
+    pub uuid: StoreUuid,
+    /// The name that it is to have.
+    pub name: String,
+    /// Where others reach it, `host:port`.
+    pub address: String,
+    /// Where it stands, for placement.
+    pub labels: Vec<(String, String)>,
+    /// The feature level of its version.
+    pub level: u64,
+    /// The schema of its rows.
+    pub schema: u64,
+}
+
+/// The decision about a store that asks for an id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Registration {
+    /// The registry has the store as it describes itself: the answer is this id.
+    Known(StoreId),
+    /// The store is new. It is asked about again with an id that was never given.
+    WantsId,
+    /// The registry with the store, to be written. The decision is made again after that.
+    Write(Box<StoreRegistry>),
+}
+
+/// Why a store does not join. Nothing that happens by itself changes it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterRefusal {
+    /// Name, address or labels are none.
+    #[error("{0}")]
+    Invalid(String),
+    /// The version is too old for what the cluster's stores may say.
+    #[error("it has feature level {found}, and the cluster needs {needed}: upgrade it")]
+    OldVersion {
+        /// The level of the store that asks.
+        found: u64,
+        /// The least that the cluster needs.
+        needed: u64,
+    },
+    /// Another directory has the name.
+    #[error(
+        "{name} is the name of store {store} of this cluster, whose directory is {expected}, and \
+         this data directory is {found}: if this is that store, this store lost its data; bring its \
+         disk back; else give it a --name that no store has"
+    )]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// The store that has it.
+        store: StoreId,
+        /// The directory of that store.
+        expected: StoreUuid,
+        /// The directory that asks.
+        found: StoreUuid,
+    },
+    /// Another store has the address.
+    #[error(
+        "{address} is the address of store {store}, {name}: give --addr or --advertise-addr of this \
+         store alone"
+    )]
+    AddressTaken {
+        /// The address.
+        address: String,
+        /// The store that has it.
+        store: StoreId,
+        /// That store's name.
+        name: String,
+    },
+    /// The directory has been a member, and holds nothing of it.
+    #[error(
+        "this data directory was store {store} in {known}, and holds nothing of it: an older copy \
+         of this store's disk; a data directory is never restored: bring the newest disk back"
+    )]
+    Forgotten {
+        /// The id of the directory.
+        store: StoreId,
+        /// The last start that the registry knows.
+        known: StoreRun,
+    },
+    /// The directory's store was declared lost, or has left.
+    #[error(
+        "this data directory was store {store}, which is no store of this cluster any more: join \
+         with an empty one"
+    )]
+    Gone {
+        /// The id of the directory.
+        store: StoreId,
+    },
+    /// No more stores fit into the registry.
+    #[error("the cluster has had {REGISTERED_STORES_MAX} stores, and takes no more")]
+    Full,
+}
+
+impl StoreRegistry {
+    /// The decision about a store that asks for an id; `id` is one that was never given, if there
+    /// is one already. The registry must be the one that is written, not a copy.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterRefusal`]: the store that asks ends with these words.
+    pub fn register(
+        &self,
+        request: &RegisterRequest,
+        id: Option<StoreId>,
+    ) -> Result<Registration, RegisterRefusal> {
+        check_request(request).map_err(RegisterRefusal::Invalid)?;
+        let (found, needed) = (request.level, self.level);
+        if found < needed {
+            return Err(RegisterRefusal::OldVersion { found, needed });
+        }
+        let known = self.stores.iter().position(|store| store.uuid == request.uuid);
+        if let Some(known) = known.map(|at| &self.stores[at]) {
+            check_known(known)?;
+        }
+        self.check_unique(request)?;
+        let Some(at) = known else {
+            if self.stores.len() >= REGISTERED_STORES_MAX {
+                return Err(RegisterRefusal::Full);
+            }
+            let Some(id) = id else { return Ok(Registration::WantsId) };
+            assert!(self.store(id).is_none(), "id {id} was given before");
+            let mut changed = self.clone();
+            changed.version += 1;
+            changed.stores.push(described(StoreRecord { id, ..StoreRecord::default() }, request));
+            changed.stores.sort_by_key(|store| store.id);
+            return Ok(Registration::Write(Box::new(changed)));
+        };
+        // It died before it kept its identity, and may have been started with other flags since.
+        let record = described(self.stores[at].clone(), request);
+        if record == self.stores[at] {
+            return Ok(Registration::Known(record.id));
+        }
+        let mut changed = self.clone();
+        changed.version += 1;
+        changed.stores[at] = record;
+        Ok(Registration::Write(Box::new(changed)))
+    }
+
+    /// No other store that takes part has the name or the address.
+    fn check_unique(&self, request: &RegisterRequest) -> Result<(), RegisterRefusal> {
+        let RegisterRequest { uuid, name, address, .. } = request;
+        for other in self.stores.iter().filter(|other| other.is_here() && other.uuid != *uuid) {
+            if other.name == *name {
+                let (name, store) = (name.clone(), other.id);
+                let (expected, found) = (other.uuid, *uuid);
+                return Err(RegisterRefusal::NameTaken { name, store, expected, found });
+            }
+            if other.address == *address {
+                let (address, store, name) = (address.clone(), other.id, other.name.clone());
+                return Err(RegisterRefusal::AddressTaken { address, store, name });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A directory that is in the registry may ask only before its first start as a member.
+fn check_known(known: &StoreRecord) -> Result<(), RegisterRefusal> {
+    let store = known.id;
+    if !known.is_here() {
+        return Err(RegisterRefusal::Gone { store });
+    }
+    // A member never asks. Its votes and entries went with the memory that it is one.
+    if known.run.starts > 0 {
+        return Err(RegisterRefusal::Forgotten { store, known: known.run });
+    }
+    Ok(())
+}
+
+/// The record with what the store says of itself.
+fn described(record: StoreRecord, request: &RegisterRequest) -> StoreRecord {
+    let RegisterRequest { uuid, name, address, labels, level, schema } = request.clone();
+    StoreRecord { uuid, name, address, labels, level, schema, ..record }
+}
+
+/// The fault of a request, if it has one.
+fn check_request(request: &RegisterRequest) -> Result<(), String> {
+    let RegisterRequest { uuid, name, address, labels, .. } = request;
+    if *uuid == StoreUuid::default() {
+        return Err("the store says no directory".to_owned());
+    }
+    if !is_word(name, NAME_BYTES_MAX) {
+        return Err(format!(
+            "name = {name:?} cannot be a store's name: 1 to {NAME_BYTES_MAX} bytes, without \
+             spaces, `=` and `,`"
+        ));
+    }
+    if address.len() > ADDRESS_BYTES_MAX || !is_address(address) {
+        return Err(format!("{address:?} is not of the form host:port"));
+    }
+    check_labels(labels)
+}
+
+/// Whether `address` has a host and a port.
+#[must_use]
+pub fn is_address(address: &str) -> bool {
+    // From the right: an IPv6 address has colons of its own.
+    let parts = address.rsplit_once(':');
+    parts.is_some_and(|(host, port)| {
+        is_word(host, ADDRESS_BYTES_MAX) && port.parse::<u16>().is_ok_and(|port| port > 0)
+    })
+}
+
+/// Checks the labels of a store.
+///
+/// # Errors
+///
+/// The first fault, in words.
+pub fn check_labels(labels: &[(String, String)]) -> Result<(), String> {
+    if labels.len() > LABELS_MAX {
+        return Err(format!("{} labels are given; a store has {LABELS_MAX} at most", labels.len()));
+    }
+    for (at, (key, value)) in labels.iter().enumerate() {
+        if ![key, value].into_iter().all(|word| is_word(word, LABEL_BYTES_MAX)) {
+            return Err(format!(
+                "label {key:?} = {value:?}: key and value have 1 to {LABEL_BYTES_MAX} bytes, \
+                 without spaces, `=` and `,`"
+            ));
+        }
+        if labels[..at].iter().any(|(other, _)| other == key) {
+            return Err(format!("label {key:?} is given twice"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a text can stand in a list and in a table.
+fn is_word(text: &str, bytes_max: usize) -> bool {
+    let is_part = |c: char| !c.is_whitespace() && !c.is_control() && c != '=' && c != ',';
+    (1..=bytes_max).contains(&text.len()) && text.chars().all(is_part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::StoreState;
+
+    fn request(uuid: u128, name: &str, address: &str) -> RegisterRequest {
+        let labels = vec![("zone".to_owned(), "a".to_owned())];
+        let (name, address) = (name.to_owned(), address.to_owned());
+        RegisterRequest { uuid: StoreUuid(uuid), name, address, labels, level: 2, schema: 3 }
+    }
+
+    fn registry() -> StoreRegistry {
+        let store = |id: u64| StoreRecord {
+            id: StoreId(id),
+            name: format!("s{id}"),
+            address: format!("h:{id}"),
+            uuid: StoreUuid(id.into()),
+            level: 2,
+            run: StoreRun { starts: 4, nonce: 4 },
+            ..StoreRecord::default()
+        };
+        StoreRegistry { version: 5, level: 2, stores: vec![store(1), store(2)] }
+    }
+
+    fn written(registry: &StoreRegistry, request: &RegisterRequest, id: u64) -> StoreRegistry {
+        match registry.register(request, Some(StoreId(id))) {
+            Ok(Registration::Write(changed)) => *changed,
+            other => panic!("{request:?} is not written: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_new_store_gets_an_id_and_the_same_directory_gets_the_same_again() {
+        let asked = request(9, "s4", "h:4");
+        assert_eq!(registry().register(&asked, None), Ok(Registration::WantsId));
+        let grown = written(&registry(), &asked, 1_000_000);
+        assert!(grown.continues(&registry()) && grown.version == 6);
+        let record = grown.store(StoreId(1_000_000)).unwrap();
+        assert_eq!((record.uuid, record.name.as_str()), (StoreUuid(9), "s4"));
+        assert_eq!(record.labels, asked.labels);
+        // The answer was lost: no id is spent, and no row written.
+        let again = grown.register(&asked, Some(StoreId(1_000_001)));
+        assert_eq!(again, Ok(Registration::Known(StoreId(1_000_000))));
+        // It died before its ident, and was started with another address.
+        let moved = written(&grown, &request(9, "s4", "h:5"), 1_000_001);
+        assert_eq!(moved.stores.len(), 3);
+        assert_eq!(moved.store(StoreId(1_000_000)).unwrap().address, "h:5");
+    }
+
+    #[test]
+    fn names_and_addresses_belong_to_one_store_that_takes_part() {
+        let refused = |registry: &StoreRegistry, name: &str, address: &str| {
+            registry.register(&request(9, name, address), None).unwrap_err()
+        };
+        let taken = refused(&registry(), "s2", "h:4");
+        assert!(matches!(taken, RegisterRefusal::NameTaken { store: StoreId(2), .. }));
+        assert!(taken.to_string().contains("this store lost its data; bring its disk back"));
+        let taken = refused(&registry(), "s4", "h:2");
+        assert!(matches!(taken, RegisterRefusal::AddressTaken { store: StoreId(2), .. }));
+        assert!(taken.to_string().contains("h:2 is the address of store 2, s2"));
+        let mut lost = registry();
+        lost.stores[1].state = StoreState::Lost;
+        written(&lost, &request(9, "s2", "h:2"), 7);
+    }
+
+    #[test]
+    fn a_directory_that_forgot_its_membership_is_refused() {
+        let refusal = registry().register(&request(2, "s2", "h:2"), None).unwrap_err();
+        assert!(matches!(refusal, RegisterRefusal::Forgotten { store: StoreId(2), .. }));
+        assert!(refusal.to_string().contains("an older copy of this store's disk"));
+        let mut gone = registry();
+        gone.stores[1].state = StoreState::Removed;
+        let refusal = gone.register(&request(2, "s2", "h:2"), None).unwrap_err();
+        assert_eq!(refusal, RegisterRefusal::Gone { store: StoreId(2) });
+    }
+
+    #[test]
+    fn an_old_version_and_a_full_registry_are_refused() {
+        let old = RegisterRequest { level: 1, ..request(9, "s4", "h:4") };
+        let refusal = registry().register(&old, None).unwrap_err();
+        assert_eq!(refusal, RegisterRefusal::OldVersion { found: 1, needed: 2 });
+        let mut full = registry();
+        let spare = full.stores[0].clone();
+        for id in 3..=REGISTERED_STORES_MAX as u64 {
+            let (name, address) = (format!("s{id}"), format!("h:{id}"));
+            let (id, uuid) = (StoreId(id), StoreUuid(id.into()));
+            full.stores.push(StoreRecord { id, name, address, uuid, ..spare.clone() });
+        }
+        let asked = request(u128::MAX, "new", "new:1");
+        assert_eq!(full.register(&asked, None), Err(RegisterRefusal::Full));
+    }
+
+    #[test]
+    fn names_addresses_and_labels_have_a_form() {
+        let long = "x".repeat(65);
+        for (name, address) in [
+            ("", "h:4"),
+            ("a b", "h:4"),
+            ("a=b", "h:4"),
+            (&long, "h:4"),
+            ("s4", ""),
+            ("s4", "h"),
+            ("s4", "h:0"),
+            ("s4", ":4"),
+            ("s4", "a,b:4"),
+        ] {
+            let refusal = registry().register(&request(9, name, address), None).unwrap_err();
+            assert!(matches!(refusal, RegisterRefusal::Invalid(_)), "{name} {address}");
+        }
+        let nil = registry().register(&request(0, "s4", "h:4"), None).unwrap_err();
+        assert!(matches!(nil, RegisterRefusal::Invalid(_)));
+        let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(check_labels(&[label("zone", "a"), label("rack", "b")]), Ok(()));
+        for labels in [
+            vec![label("zone", "")],
+            vec![label("", "a")],
+            vec![label("zone", "a b")],
+            vec![label("zone", "a"), label("zone", "b")],
+            (0..17).map(|nth| label(&format!("k{nth}"), "a")).collect(),
+        ] {
+            assert!(check_labels(&labels).is_err(), "{labels:?}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Requests of operators about repair, answered by the leader of placement.
+
+use flotilla_placement::{OperatorState, RowSwap, SwapResult, rows};
+use flotilla_proto::peers::{
+    ChangeReplicasRequest, ChangeReplicasResponse, ChangeState, RegionRepair, RepairStatusRequest,
+    RepairStatusResponse, SetRepairRequest, SetRepairResponse,
+};
+
+use super::context::PdContext;
+use super::replica_repair::{REPLICAS, RepairSettings};
+
+/// Stores that one request names at most.
+const STORES_MAX: usize = 16;
+
+/// Repair, for the operator service.
+pub(crate) struct RepairRequests(pub(super) PdContext);
+
+impl RepairRequests {
+    /// Begins to bring a region to other stores.
+    pub(crate) async fn change(&self, request: &ChangeReplicasRequest) -> ChangeReplicasResponse {
+        let ChangeReplicasRequest { region_id, add_stores, remove_stores } = request;
+        let response = ChangeReplicasResponse::default();
+        let Ok(pd_leader) = self.0.pd_leader().await else {
+            return ChangeReplicasResponse { is_led_elsewhere: true, ..response };
+        };
+        if add_stores.len() + remove_stores.len() > STORES_MAX {
+            let refusal = format!("more than {STORES_MAX} stores are named");
+            return ChangeReplicasResponse { refusal, ..response };
+        }
+        match pd_leader.begin_change(*region_id, (add_stores, remove_stores)) {
+            Ok(()) => ChangeReplicasResponse { is_begun: true, ..response },
+            Err(why) => ChangeReplicasResponse { refusal: why.to_string(), ..response },
+        }
+    }
+
+    /// How far the change of a region is, and what else is under way.
+    pub(crate) async fn status(&self, request: &RepairStatusRequest) -> RepairStatusResponse {
+        let Ok(pd_leader) = self.0.pd_leader().await else {
+            return RepairStatusResponse { is_led_elsewhere: true, ..Default::default() };
+        };
+        let repair = pd_leader.repair();
+        let (state, note) = match repair.state(request.region_id) {
+            None => (ChangeState::ChangeUnknown, String::new()),
+            Some(OperatorState::UnderWay { note, .. }) => (ChangeState::ChangeUnderWay, note),
+            Some(OperatorState::Done) => (ChangeState::ChangeDone, String::new()),
+            Some(OperatorState::Failed(why)) => (ChangeState::ChangeFailed, why),
+        };
+        let (is_paused, replicas) = repair.settings();
+        let under_way = repair.under_way().into_iter().map(|(region_id, reason)| RegionRepair {
+            region_id,
+            reason: reason.words().to_owned(),
+        });
+        RepairStatusResponse {
+            is_led_elsewhere: false,
+            state: state.into(),
+            note,
+            is_paused,
+            replicas,
+            under_way: under_way.collect(),
+        }
+    }
+
+    /// Pauses or resumes repair, or sets the number of replicas, for this term and all others.
+    pub(crate) async fn set(&self, request: SetRepairRequest) -> SetRepairResponse {
+        let Ok(pd_leader) = self.0.pd_leader().await else {
+            return SetRepairResponse { is_led_elsewhere: true, ..Default::default() };
+        };
+        let repair = pd_leader.repair();
+        let refused = |refusal: &str| {
+            let (is_paused, replicas) = repair.settings();
+            let refusal = refusal.to_owned();
+            SetRepairResponse { is_led_elsewhere: false, refusal, is_paused, replicas }
+        };
+        if request.replicas != 0 && !REPLICAS.contains(&request.replicas) {
+            let many = request.replicas;
+            return refused(&format!("{many} replicas: a region can have 1, 3, 5 or 7"));
+        }
+        let (is_paused, replicas) = repair.settings();
+        let settings = RepairSettings {
+            is_paused: request.is_paused.unwrap_or(is_paused),
+            replicas: if request.replicas == 0 { replicas } else { request.replicas },
+        };
+        let (expected, value) = repair.row_with(settings);
+        let swap = RowSwap { key: rows::REPAIR_KEY, expected, value: value.clone() };
+        match pd_leader.write(swap).await {
+            SwapResult::Done => {
+                repair.apply(settings, value);
+                refused("")
+            }
+            SwapResult::Refused { .. } => refused("another operator has changed it just now"),
+            SwapResult::Unknown => refused("it is not known whether it was written: ask again"),
+        }
+    }
+}
