@@ -84,9 +84,12 @@ fn a_replica_waits_until_nothing_is_under_way_and_gives_back_what_waits() {
     let read = Event::Read { region: REGION, ticket, precondition, follower: true };
     let refused = single.step(vec![read]).answers.rejected;
     assert_eq!(refused, [(ticket, Reject::RegionNotFound(REGION))]);
-    let asked = single.step(persisted(&written));
-    assert_eq!(asked.ends, [end_of(3)]);
-    assert!(asked.messages.is_empty(), "its acknowledgement is of no use");
+    let applies = single.step(persisted(&written));
+    assert!(applies.ends.is_empty() && applies.apply.len() == 1, "the entry is committed");
+    assert!(applies.messages.is_empty(), "its acknowledgement is of no use");
+    let (index, changes) = (Index(1), vec![]);
+    let applied = Event::Applied { region: REGION, index, changes, size: None };
+    assert_eq!(single.step(vec![applied]).ends, [end_of(3)]);
     assert!(single.step(vec![notice(NoticeKind::End, 3, 5)]).is_empty());
     let done = single.step(vec![ended(3)]);
     assert_eq!(done.log.removals, [peer(3).id]);
