@@ -118,14 +118,21 @@ impl Consensus {
     pub(crate) fn apply_change(&mut self, change: &ConfChangeV2, descriptor: &Descriptor) {
         let members = self.raw.apply_conf_change(change);
         let members = members.expect("raft takes each change that the region takes");
+        assert!(!members.auto_leave, "raft leaves a joint configuration by itself");
+        self.raw.mut_store().set_members(convert::conf_state(descriptor));
+        self.check_members(descriptor);
+        self.set_election_timeout();
+    }
+
+    /// Checks that raft has the members that the region lists (R18).
+    pub(crate) fn check_members(&self, descriptor: &Descriptor) {
+        let members = self.raw.raft.prs().conf().to_conf_state();
         let expected = convert::conf_state(descriptor);
         assert!(
             is_same_members(&members, &expected),
             "region {}: raft has {members:?}, the rows have {expected:?}",
             descriptor.id
         );
-        self.raw.mut_store().set_members(expected);
-        self.set_election_timeout();
     }
 
     /// Whether a change may wait to be applied, one of a predecessor as well.
@@ -348,7 +355,7 @@ fn is_same_members(one: &ConfState, other: &ConfState) -> bool {
         let outgoing = [&state.voters_outgoing[..], &state.learners_next];
         [&state.voters[..], &state.learners, outgoing[0], outgoing[1]].map(sorted)
     };
-    lists(one) == lists(other) && !one.auto_leave
+    lists(one) == lists(other)
 }
 
 /// Mixes three numbers to one that looks random (the finisher of splitmix64).

@@ -102,6 +102,16 @@ impl EndingReplicas {
         self.unsent.drain(..)
     }
 
+    /// Checks the lists against each other.
+    pub(crate) fn check(&self) {
+        for EndTask { region, peer } in &self.unsent {
+            let is_known = self.ends.contains_key(&(*region, *peer));
+            assert!(is_known, "region {region}: the end of {peer} is asked for by none");
+        }
+        let (ended, ordered) = (self.ended.len(), self.order.len());
+        assert_eq!(ended, ordered, "ends that are remembered");
+    }
+
     /// A root has an end.
     pub(crate) fn ended(&mut self, region: RegionId, peer: PeerId) -> EndedReplica {
         let EndState { answers, has_log } = self.ends.remove(&(region, peer)).unwrap_or_default();

@@ -12,7 +12,7 @@ const SILENT_ELECTIONS: u32 = 10;
 const NEWCOMERS_MAX: usize = 8;
 
 #[derive(Default)]
-pub(crate) struct Membership {
+pub(crate) struct MembershipState {
     /// The last change that this leader has proposed, until it is applied.
     proposed: Option<Index>,
     removed: RemovedReplicas,
@@ -34,7 +34,7 @@ pub(crate) enum EndPhase {
     Asked,
 }
 
-impl Membership {
+impl MembershipState {
     /// The replica has another leader or term.
     pub(crate) fn restart(&mut self) {
         self.proposed = None;
@@ -43,6 +43,8 @@ impl Membership {
 
     /// A change was proposed.
     pub(crate) fn note_proposed(&mut self, index: Index) {
+        let before = self.proposed;
+        assert!(before.is_none(), "a change at {index} beside the one at {before:?}");
         self.proposed = Some(index);
     }
 
@@ -102,6 +104,20 @@ impl Membership {
     /// The region has these members.
     pub(crate) fn retain(&mut self, descriptor: &Descriptor) {
         self.newcomers.retain(|known| known.id > descriptor.floor());
+    }
+
+    /// Checks the state against what is applied, and against the transfer that raft knows of.
+    pub(crate) fn check(&self, descriptor: &Descriptor, applied: Index, is_transferring: bool) {
+        if let Some(proposed) = self.proposed {
+            assert!(proposed > applied, "the change at {proposed} is applied");
+            assert!(!is_transferring, "a transfer beside the change at {proposed}");
+        }
+        let known = self.newcomers.len();
+        assert!(known <= NEWCOMERS_MAX, "{known} senders of later configurations");
+        for newcomer in &self.newcomers {
+            let floor = descriptor.floor();
+            assert!(newcomer.id > floor, "{newcomer:?} is at the floor {floor} or below");
+        }
     }
 
     pub(crate) fn end(&self) -> EndPhase {

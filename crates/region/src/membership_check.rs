@@ -45,6 +45,7 @@ fn check_moment(
     next: &Descriptor,
     view: &MembershipView<'_>,
 ) -> Result<(), MembershipRefusal> {
+    assert!(view.consensus.is_leader(), "only a leader is asked for a change");
     if !view.transfer.has_applied_log(view.consensus) {
         return Err(MembershipRefusal::NewLeader);
     }

@@ -159,7 +159,7 @@ pub struct Notice {
     pub from: StoreId,
     /// The receiver.
     pub to: StoreId,
-    /// What it says.
+    /// Its meaning.
     pub kind: NoticeKind,
     /// The replica that it is about.
     pub peer: PeerId,

@@ -35,6 +35,8 @@ impl RemovedReplicas {
     pub(crate) fn due(&mut self, now: Time, unconfirmed: &[Peer]) -> Vec<Peer> {
         self.asked.retain(|asked| unconfirmed.iter().any(|peer| peer.id == asked.peer));
         let mut due = vec![];
+        let (asked, listed) = (self.asked.len(), unconfirmed.len());
+        assert!(asked <= listed, "{asked} replicas are asked about, {listed} are listed");
         for removed in unconfirmed {
             let asked = self.asked_end(removed.id, now);
             if now >= asked.next {

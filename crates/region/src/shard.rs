@@ -283,7 +283,11 @@ impl Shard {
             let is_listed = self.touched.contains(region);
             assert_eq!(slot.is_touched, is_listed, "region {region} would be left out");
             slot.replica.check();
+            let is_elsewhere =
+                self.uninitialised.contains_key(region) || self.unborn.contains_key(region);
+            assert!(!is_elsewhere, "region {region} has two replicas in its slot");
         }
+        self.ends.check();
     }
 
     fn move_time(&mut self, now: Time) {

@@ -88,7 +88,7 @@ impl UninitialisedSlot {
     /// The region does not list the replica any more, or another one in its place. Nothing leaves
     /// from now on.
     pub(crate) fn begin_end(&mut self, step: &mut StepContext<'_>) {
-        // An install ends first. Whoever says that the replica is gone repeats it.
+        // An install ends first. The word that the replica is gone is repeated.
         if self.is_ending() || self.install.is_installing() {
             return;
         }

@@ -1,5 +1,5 @@
-//! The end of a replica: it takes nothing more, waits until nothing of it is under way, and asks
-//! the store to take it away (R12).
+//! The end of a replica: it takes nothing more, applies what is committed, waits until nothing of it
+//! is under way, and asks the store to take it away (R12).
 
 use super::Replica;
 use crate::effects::{EndTask, RoleChange};
@@ -13,10 +13,15 @@ impl Replica {
         self.membership.end() != EndPhase::None
     }
 
+    /// Whether the store was asked to end it.
+    pub(crate) fn has_asked_for_end(&self) -> bool {
+        self.membership.end() == EndPhase::Asked
+    }
+
     /// The region does not list the replica any more. It gives back all that waits: the fate of
     /// entries in its log is not learned here.
     pub(crate) fn begin_end(&mut self, step: &mut StepContext<'_>) {
-        // An install ends first. Whoever says that the replica is gone repeats it.
+        // An install ends first. The word that the replica is gone is repeated.
         if self.is_ending() || self.is_installing() {
             return;
         }
@@ -34,14 +39,20 @@ impl Replica {
     ///
     /// `has_unborn`: whether a split of this region that made a replica here has to be repeated.
     pub(super) fn finish_end(&mut self, has_unborn: bool, step: &mut StepContext<'_>) {
+        // R12b: what is committed is applied first. A split may be among it whose children have
+        // spoken, and at a start nothing of it was handed out yet.
+        self.take_readies(step);
         self.outgoing.clear();
         // Of splits that were applied on the way to the end: the children live on.
         self.bear(step);
+        let applied = self.consensus.applied_index();
         let is_done = self.inflight_writes.are_done()
-            && self.applying.handed_out() == self.consensus.applied_index();
+            && self.applying.handed_out() == applied
+            && self.consensus.commit() == applied;
         // R12b: the rows of an unborn child lie in the range of its parent.
         if self.membership.end() == EndPhase::Waiting && is_done && !has_unborn {
             self.membership.set_end(EndPhase::Asked);
+            assert!(self.births.is_empty(), "region {}: a child is not born", self.descriptor.id);
             let (region, peer) = (self.descriptor.id, self.me.id);
             step.effects.ends.push(EndTask { region, peer });
         }

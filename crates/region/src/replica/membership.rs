@@ -55,6 +55,8 @@ impl Replica {
         if AdminCommand::decode(&appended) != Ok(Some(admin)) {
             return Err(Reject::InvalidMembership(MembershipRefusal::Untaken));
         }
+        let may = !self.consensus.is_transferring() && !self.transfer.has_change();
+        assert!(may, "region {}: a change beside another one", self.descriptor.id);
         self.membership.note_proposed(appended.index);
         self.transfer.note_change(appended.index);
         step.stats.entries_proposed += 1;
@@ -88,6 +90,9 @@ impl Replica {
             self.descriptor.id,
             descriptor.id
         );
+        // R13: else an id that is gone for good could be a member again.
+        let (floor, next) = (self.descriptor.floor(), descriptor.floor());
+        assert!(next >= floor, "region {}: the floor {floor} becomes {next}", descriptor.id);
         self.descriptor = descriptor;
         step.stats.membership_changes += 1;
         if self.descriptor.peer(self.me.id).is_none() {

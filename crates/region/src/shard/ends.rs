@@ -120,6 +120,8 @@ impl Shard {
         if self.replicas.get(&region).is_some_and(is_this)
             && let Some(slot) = self.replicas.remove(&region)
         {
+            let is_asked = slot.replica.has_asked_for_end();
+            assert!(is_asked, "region {region}: an end that was not asked for");
             self.timers.remove(region, slot.due);
             self.kept_logs.note(region, KeptLog::default());
             has_log = true;

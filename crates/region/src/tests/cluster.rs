@@ -27,6 +27,9 @@ pub(super) struct Cluster {
     pub(super) undecided: Vec<Ticket>,
     /// Messages under way, by arrival.
     flying: BTreeMap<(u64, u64), Envelope>,
+    flying_notices: BTreeMap<(u64, u64), Notice>,
+    /// Those that were sent, each once.
+    pub(super) notices: Vec<Notice>,
     sent_count: u64,
     pub(super) loss_percent: u32,
     /// Pairs of stores that do not hear each other.
@@ -107,6 +110,8 @@ impl Cluster {
             report_ms: 30,
             undecided: vec![],
             flying: BTreeMap::new(),
+            flying_notices: BTreeMap::new(),
+            notices: vec![],
             sent_count: 0,
             loss_percent: 0,
             cut: BTreeSet::new(),
@@ -124,19 +129,24 @@ impl Cluster {
         for store in 1..=stores {
             let disk = Disk::new(descriptor(stores), peer(store).id);
             let disks = BTreeMap::from([(REGION, disk)]);
-            let mut machine = Machine::new(cluster.next_config(), disks);
+            let mut machine = Machine::new(cluster.next_config(), store, disks);
             machine.start(clock(store, cluster.now), store == 1);
             cluster.machines.insert(store, machine);
         }
         cluster
     }
 
+    /// A store that has nothing of the region.
+    pub(super) fn add_store(&mut self, store: u64) {
+        let mut machine = Machine::new(self.next_config(), store, BTreeMap::new());
+        machine.start(clock(store, self.now), false);
+        self.machines.insert(store, machine);
+    }
+
     /// A store never had the region's data: others have made the region.
     pub(super) fn without_data_on(&mut self, store: u64) {
         assert_eq!(self.now, 1000, "at the beginning");
-        let mut machine = Machine::new(self.next_config(), BTreeMap::new());
-        machine.start(clock(store, self.now), false);
-        self.machines.insert(store, machine);
+        self.add_store(store);
     }
 
     /// Each start has a seed of its own.
@@ -176,6 +186,11 @@ impl Cluster {
     /// The region's state on a store, if the store runs and has its data.
     pub(super) fn find_status(&self, store: u64) -> Option<Status> {
         self.machines[&store].shard.status(REGION)
+    }
+
+    /// Takes two stores apart.
+    pub(super) fn part(&mut self, one: u64, other: u64) {
+        self.cut.insert((one.min(other), one.max(other)));
     }
 
     pub(super) fn isolate(&mut self, store: u64) {
@@ -236,6 +251,19 @@ impl Cluster {
     pub(super) fn split(&mut self, store: u64, split: SplitCommand) -> Ticket {
         let ticket = self.request(store, Bytes::new(), None);
         self.push(store, Event::Split { region: REGION, ticket, split });
+        ticket
+    }
+
+    /// Asks a store for a change of the members, for the region as it has it.
+    pub(super) fn change(&mut self, store: u64, change: MembershipChange) -> Ticket {
+        let descriptor = self.machines[&store].shard.descriptor(REGION);
+        let epoch = descriptor.map(|descriptor| descriptor.epoch).unwrap_or_default();
+        self.change_at(store, MembershipCommand { epoch, change })
+    }
+
+    pub(super) fn change_at(&mut self, store: u64, command: MembershipCommand) -> Ticket {
+        let ticket = self.request(store, Bytes::new(), None);
+        self.push(store, Event::ChangeMembership { region: REGION, ticket, command });
         ticket
     }
 
@@ -323,6 +351,15 @@ impl Cluster {
                 self.push(to, Event::Message(envelope));
             }
         }
+        while let Some(first) = self.flying_notices.first_entry().filter(|e| e.key().0 <= self.now)
+        {
+            let notice = first.remove();
+            let (from, to) = (notice.from.0, notice.to.0);
+            let is_cut = self.cut.contains(&(from.min(to), from.max(to)));
+            if !is_cut && self.is_up(to) {
+                self.push(to, Event::Notice(notice));
+            }
+        }
     }
 
     /// Carries snapshots on.
@@ -350,7 +387,10 @@ impl Cluster {
         let sender = envelope.from.id;
         match &stream.phase {
             SnapshotPhase::Queued => {
-                let disk = &self.machines[&stream.from].disks[&region];
+                let disk = self.machines[&stream.from].disks.get(&region);
+                let Some(disk) = disk.filter(|disk| disk.peer == sender && disk.has_data()) else {
+                    return Some((SnapshotPhase::Reporting(false), 0));
+                };
                 let (index, term, rows) = disk.applied.clone();
                 let descriptor = disk.descriptor.clone();
                 let sent = envelope.message.snapshot.as_ref().unwrap();
@@ -368,7 +408,9 @@ impl Cluster {
             SnapshotPhase::Sending(head, rows) => {
                 let (from, to) = (stream.from, envelope.to.store.0);
                 let is_cut = self.cut.contains(&(from.min(to), from.max(to)));
-                let held = self.machines[&to].holds(&head.descriptor.range(), region);
+                let target = &self.machines[&to];
+                let held = target.holds(&head.descriptor.range(), region)
+                    || target.has_ended(region, envelope.to.id);
                 if is_cut || !self.is_up(to) || held || self.chance(self.loss_percent) {
                     return Some((SnapshotPhase::Reporting(false), 1));
                 }
@@ -446,7 +488,14 @@ impl Cluster {
         for (ticket, why) in effects.answers.rejected.drain(..) {
             self.note_answer(store, ticket, Answer::Rejected(why));
         }
-        effects.notices.clear();
+        for notice in effects.notices.drain(..) {
+            self.notices.push(notice);
+            if !self.chance(self.loss_percent) {
+                let due = self.now + self.rng.u64(1..=4);
+                self.sent_count += 1;
+                self.flying_notices.insert((due, self.sent_count), notice);
+            }
+        }
         self.roles.extend(effects.roles.drain(..).map(|role| (store, role)));
         self.lost_logs.extend(effects.findings.lost_logs.drain(..).map(|lost| (store, lost)));
         self.wild_terms.extend(effects.findings.wild_terms.drain(..).map(|wild| (store, wild)));

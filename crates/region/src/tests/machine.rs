@@ -26,6 +26,12 @@ pub(super) struct Machine {
     asking: VecDeque<(u64, Envelope)>,
     /// Roots that are made for regions with a snapshot.
     rooting: VecDeque<(u64, RegionId)>,
+    /// Ends that were asked for, and those that wait for a root.
+    ending: VecDeque<(u64, EndTask)>,
+    rooting_ends: VecDeque<(u64, EndTask)>,
+    /// The greatest replica of each region that has ended: published, and in a root.
+    pub(super) tombstones: (BTreeMap<RegionId, PeerId>, BTreeMap<RegionId, PeerId>),
+    store: StoreId,
     /// Snapshots that have arrived.
     pub(super) stages: BTreeMap<StageId, (Descriptor, Rows)>,
     pub(super) is_up: bool,
@@ -45,7 +51,9 @@ enum LogWork {
 /// A region's disk, and its volatile state.
 pub(super) struct Disk {
     pub(super) descriptor: Descriptor,
-    peer: PeerId,
+    pub(super) peer: PeerId,
+    /// Whether its rows are gone, and no root has that.
+    has_ended: bool,
     /// Whether the log has its birth.
     is_born: bool,
     /// In the last checkpoint; none without data.
@@ -83,6 +91,7 @@ impl Disk {
             row_states: Default::default(),
             installed: None,
             is_born: true,
+            has_ended: false,
             descriptor,
             peer,
             hard_state: HardState::default(),
@@ -110,7 +119,7 @@ impl Disk {
     }
 
     pub(super) fn has_data(&self) -> bool {
-        !self.descriptor.peers.is_empty()
+        !self.descriptor.peers.is_empty() && !self.has_ended
     }
 
     fn carry_out(&mut self, work: LogWork) {
@@ -173,6 +182,7 @@ impl Disk {
     fn mend(&mut self) {
         self.applied = self.durable.clone();
         self.installed = None;
+        self.has_ended = false;
         self.row_states.0 = self.row_states.1;
         self.descriptor = self.durable_descriptor.clone().expect("it has rows");
         let (index, term) = (self.durable.0, self.durable.1);
@@ -207,8 +217,12 @@ impl Disk {
 }
 
 impl Machine {
-    pub(super) fn new(config: Config, disks: BTreeMap<RegionId, Disk>) -> Self {
+    pub(super) fn new(config: Config, store: u64, disks: BTreeMap<RegionId, Disk>) -> Self {
         Self {
+            ending: VecDeque::new(),
+            rooting_ends: VecDeque::new(),
+            tombstones: Default::default(),
+            store: StoreId(store),
             inbox: VecDeque::new(),
             paused: false,
             late_ms: 0,
@@ -260,7 +274,9 @@ impl Machine {
             let unsynced = disk.unsynced.take().filter(|_| rng.bool());
             disk.hard_state = unsynced.unwrap_or(disk.hard_state);
         }
-        *self = Self::new(config, std::mem::take(&mut self.disks));
+        let of_root = std::mem::take(&mut self.tombstones.1);
+        *self = Self::new(config, self.store.0, std::mem::take(&mut self.disks));
+        self.tombstones = (of_root.clone(), of_root);
     }
 
     pub(super) fn checkpoint(&mut self) {
@@ -270,10 +286,8 @@ impl Machine {
     }
 
     fn checkpoint_region(&mut self, region: RegionId) {
-        let disk = self.disks.get_mut(&region).unwrap();
-        if !disk.has_data() {
-            return;
-        }
+        let disk = self.disks.get_mut(&region).filter(|disk| disk.has_data());
+        let Some(disk) = disk else { return };
         disk.durable = disk.applied.clone();
         disk.durable_descriptor = Some(disk.descriptor.clone());
         disk.row_states.1 = disk.row_states.0;
@@ -307,10 +321,43 @@ impl Machine {
     fn answer(&self, envelope: Envelope) -> Event {
         let range = envelope.range.as_deref();
         let is_free = range.is_some_and(|range| !self.holds(range, envelope.region));
+        if self.has_ended(envelope.region, envelope.to.id) {
+            return Event::NotAdmitted { envelope, why: NotAdmitted::Gone };
+        }
         if is_free {
             return Event::Admitted(envelope);
         }
         Event::NotAdmitted { envelope, why: NotAdmitted::Held }
+    }
+
+    pub(super) fn has_ended(&self, region: RegionId, peer: PeerId) -> bool {
+        self.tombstones.0.get(&region).is_some_and(|ended| *ended >= peer)
+    }
+
+    /// Ends a replica, if it is here; no root has it yet.
+    fn end(&mut self, task: EndTask) {
+        let EndTask { region, peer } = task;
+        if let Some(disk) = self.disks.get_mut(&region).filter(|disk| disk.peer <= peer) {
+            assert!(!self.applying.iter().any(|(_, other)| other.region == region));
+            let is_written =
+                |work: &LogWork| matches!(work, LogWork::Write(w) if w.peer == disk.peer);
+            assert!(!self.writing.iter().any(|(_, work)| is_written(work)), "a write is under way");
+            disk.has_ended = true;
+        }
+        let tombstone = self.tombstones.0.entry(region).or_default();
+        *tombstone = (*tombstone).max(peer);
+    }
+
+    /// A root has the end.
+    fn root_end(&mut self, task: EndTask) {
+        let EndTask { region, peer } = task;
+        let is_this = |disk: &Disk| disk.peer <= peer && disk.has_ended;
+        if self.disks.get(&region).is_some_and(is_this) {
+            self.disks.remove(&region);
+        }
+        let tombstone = self.tombstones.1.entry(region).or_default();
+        *tombstone = (*tombstone).max(peer);
+        self.inbox.push_back(Event::Ended { region, peer });
     }
 
     /// Puts a snapshot's rows in.
@@ -343,9 +390,43 @@ impl Machine {
         effects.split_wishes.clear();
         self.applying.extend(effects.apply.drain(..).map(|task| (done, task)));
         self.installing.extend(effects.installs.drain(..).map(|task| (done, task)));
+        self.ending.extend(effects.ends.drain(..).map(|task| (done, task)));
+        for peer in effects.log.removals.drain(..) {
+            // R12: the log of a replica goes when a root has its end.
+            assert!(self.disks.values().all(|disk| disk.peer != peer), "{peer} has no root");
+        }
         self.asking.extend(effects.unknown.drain(..).map(|envelope| (done, envelope)));
         for stage in effects.discards.drain(..) {
             self.stages.remove(&stage).expect("a stage is discarded once");
+        }
+    }
+
+    /// Carries a change of the region out.
+    fn change(
+        &mut self,
+        region: RegionId,
+        command: AdminCommand,
+        index: Index,
+    ) -> (Answer, Option<RegionChange>) {
+        let disk = self.disks.get_mut(&region).unwrap();
+        match command {
+            AdminCommand::Split(_) => self.split(region, command, index),
+            AdminCommand::Membership(command) => match command.apply(&disk.descriptor) {
+                Ok(descriptor) => {
+                    disk.descriptor = descriptor.clone();
+                    let change = command.change;
+                    (Answer::Done, Some(RegionChange::Membership { index, change, descriptor }))
+                }
+                Err(error) => (Answer::Rejected(Reject::InvalidMembership(error.into())), None),
+            },
+            AdminCommand::Forget(peer) => {
+                let before = disk.descriptor.removed.unconfirmed.len();
+                disk.descriptor.removed.unconfirmed.retain(|removed| removed.id != peer);
+                let descriptor = disk.descriptor.clone();
+                let is_listed = descriptor.removed.unconfirmed.len() < before;
+                let change = RegionChange::Forgotten { index, peer, descriptor };
+                (Answer::Done, is_listed.then_some(change))
+            }
         }
     }
 
@@ -363,11 +444,17 @@ impl Machine {
             Err(error) => return (Answer::Rejected(Reject::InvalidSplit(error)), None),
         };
         parent.descriptor = regions.parent.clone();
-        let store = parent.descriptor.peer(parent.peer).unwrap().store;
         let mut children = vec![];
+        let mut ended = vec![];
+        let tombstones = &self.tombstones.0;
         for child in &regions.children {
             let inside = parent.applied.2.extract_if(.., |key, _| child.contains(key)).collect();
-            let mut disk = Disk::new(child.clone(), child.peer_on(store).unwrap().id);
+            let Some(peer) = child.peer_on(self.store) else { continue };
+            if tombstones.get(&child.id).is_some_and(|ended| *ended >= peer.id) {
+                ended.push(child.id);
+                continue;
+            }
+            let mut disk = Disk::new(child.clone(), peer.id);
             disk.truncated = (SPLIT_INDEX, SPLIT_TERM);
             disk.hard_state = RecoveredReplica::hard_state_of_split();
             disk.applied = (SPLIT_INDEX, SPLIT_TERM, inside);
@@ -377,11 +464,15 @@ impl Machine {
         for (id, mut disk) in children {
             if let Some(before) = self.disks.get(&id) {
                 assert!(!before.has_data(), "a row has two owners");
+                // The slot has a later replica: the child is ended when it is to be made (R17).
+                if before.peer > disk.peer {
+                    continue;
+                }
                 disk.hard_state = disk.hard_state.merge(before.hard_state);
             }
             self.disks.insert(id, disk);
         }
-        (Answer::Done, Some(RegionChange::Split { index, regions, ended: vec![] }))
+        (Answer::Done, Some(RegionChange::Split { index, regions, ended }))
     }
 
     /// Completes what is due. Calls back with each entry that is applied.
@@ -401,7 +492,8 @@ impl Machine {
         }
         while let Some((_, fetch)) = self.fetching.pop_front_if(|(due, _)| *due <= now) {
             let LogFetch { region, peer, context, low, high, .. } = fetch;
-            let range = self.disks[&region].entries.range(low..high);
+            let disk = self.disks.get(&region).filter(|disk| disk.peer == peer);
+            let range = disk.into_iter().flat_map(|disk| disk.entries.range(low..high));
             let entries: Vec<_> = range.take(5).map(|(_, entry)| entry.clone()).collect();
             self.inbox.push_back(match entries.first() {
                 Some(first) if first.index == low => {
@@ -418,7 +510,7 @@ impl Machine {
                 let disk = self.disks.get_mut(&region).unwrap();
                 let mut answers = apply(disk, &committed.entry);
                 if let Some(command) = AdminCommand::decode(&committed.entry).unwrap() {
-                    let (answer, change) = self.split(region, command, committed.entry.index);
+                    let (answer, change) = self.change(region, command, committed.entry.index);
                     answers.push(answer);
                     changes.extend(change);
                 }
@@ -434,6 +526,13 @@ impl Machine {
         }
         while let Some((_, region)) = self.rooting.pop_front_if(|(due, _)| *due <= now) {
             self.checkpoint_region(region);
+        }
+        while let Some((_, task)) = self.ending.pop_front_if(|(due, _)| *due <= now) {
+            self.end(task);
+            self.rooting_ends.push_back((now + self.root_ms, task));
+        }
+        while let Some((_, task)) = self.rooting_ends.pop_front_if(|(due, _)| *due <= now) {
+            self.root_end(task);
         }
         while let Some((_, envelope)) = self.asking.pop_front_if(|(due, _)| *due <= now) {
             let answer = self.answer(envelope);
