@@ -5,9 +5,9 @@
 //! the store leads, and `id_lender` fetches ids for regions that it splits. `split_regions` has
 //! regions split where they are led. `service` answers clients, by `lookup`; `heartbeat_receiver`
 //! takes in the heartbeats, `heartbeat_sessions` knows their streams, `leader_balancer` evens out
-//! what stores lead; `registration` changes the `registry_row`, and takes stores that join; `stubs` are small services
-//! that clients expect of a PD. `context` is their shared state, `placement_driver` puts them
-//! together.
+//! what stores lead; `registration` changes the `registry_row`, and takes stores that join; `stubs`
+//! are small services that clients expect of a PD. `context` is their shared state,
+//! `placement_driver` puts them together.
 
 mod context;
 mod convert;
