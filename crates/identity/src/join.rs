@@ -24,7 +24,7 @@ pub struct JoinTarget {
     pub cluster_id: u64,
     /// The settings of the cluster that are given.
     pub given: GivenSettings,
-    /// What is registered.
+    /// The words that are registered.
     pub request: RegisterRequest,
 }
 
@@ -58,10 +58,10 @@ pub enum JoinAnswer {
     NoCluster {
         /// Its directory.
         uuid: StoreUuid,
-        /// What it waits for.
+        /// The cause of its waiting.
         waiting: String,
     },
-    /// What answers is no store that knows of joining, as these words say.
+    /// The answer is not that of a store that knows of joining, as these words say.
     NoStore(String),
     /// No answer, with the cause.
     Silent(String),
@@ -176,10 +176,10 @@ pub enum JoinRefusal {
     NoCluster {
         /// The address that answered.
         by: String,
-        /// What that store waits for.
+        /// The cause of its waiting.
         waiting: String,
     },
-    /// What listens at the address is no store.
+    /// Another program than a store listens at the address.
     #[error("{by} answers, but not as a store that others can join: {why}: correct --join")]
     NoStore {
         /// The address that answered.
@@ -253,7 +253,7 @@ impl Join {
         }
     }
 
-    /// What is registered.
+    /// The words that are registered.
     #[must_use]
     pub fn request(&self) -> &RegisterRequest {
         &self.target.request

@@ -10,8 +10,8 @@
 //! - [`StoreRegistry`]: all stores of the cluster; one row of the system region is authoritative.
 //! - [`Bootstrap`]: how a list of empty stores becomes a cluster, once. Two phases as in Paxos: a
 //!   founder asks all listed stores to promise a round, then sends all of them one plan.
-//! - [`Join`]: how a store becomes a member of a cluster that runs, and [`StoreRegistry::register`],
-//!   the decision of placement's leader about it.
+//! - [`Join`]: how a store becomes a member of a cluster that runs; the decision of placement's
+//!   leader about it is [`StoreRegistry::register`].
 //! - [`Handshake`]: what members tell each other before the first raft message of a start.
 //!
 //! A store's own memory is not trusted: a store that acknowledged something is remembered by the
@@ -22,6 +22,7 @@ mod codec;
 mod first_regions;
 mod founder;
 mod handshake;
+mod handshake_refusal;
 mod join;
 mod messages;
 mod registration;
@@ -33,9 +34,8 @@ mod store_identity;
 
 pub use bootstrap::{Bootstrap, BootstrapWrite, QuestionToken, member_answer};
 pub use first_regions::{REGIONS_MAX, STORES_MAX, SYSTEM_REGION, first_campaigner, first_regions};
-pub use handshake::{
-    Handshake, HandshakeRefusal, HelloDecision, KnownRun, PeerWrite, RunHistory, StoreHello,
-};
+pub use handshake::{Handshake, HelloDecision, KnownRun, PeerWrite, RunHistory, StoreHello};
+pub use handshake_refusal::HandshakeRefusal;
 pub use join::{Join, JoinAnswer, JoinQuestion, JoinRefusal, JoinStep, JoinTarget, JoinWrite};
 pub use messages::{BootstrapRefusal, BootstrapRequest, BootstrapResponse};
 pub use registration::{

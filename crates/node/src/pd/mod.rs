@@ -7,10 +7,9 @@
 //! takes in the heartbeats, `heartbeat_sessions` knows their streams, `leader_balancer` evens out
 //! what stores lead, and `replica_repair` brings replicas to the stores that should have them:
 //! `repair_loop` looks now and then, `step_runner` carries out its steps where regions are led, and
-//! `repair_requests` answers operators. `registration`
-//! changes the `registry_row`, and takes stores that join; `stubs` are small services that clients
-//! expect of a PD. `context` is their shared state, `placement_driver` puts them
-//! together.
+//! `repair_requests` answers operators. `registration` changes the `registry_row`, and takes stores
+//! that join; `stubs` are small services that clients expect of a PD. `context` is their shared
+//! state, `placement_driver` puts them together.
 
 mod context;
 mod convert;

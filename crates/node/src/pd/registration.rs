@@ -44,7 +44,7 @@ impl PdLeader {
     ///
     /// `UNAVAILABLE` if the row cannot be written now: the store asks again, and gets the same id
     /// if it was written all the same.
-    async fn register(
+    pub(super) async fn register(
         self: &Arc<Self>,
         request: &RegisterRequest,
     ) -> Result<Result<(StoreId, StoreRegistry), RegisterRefusal>, Status> {

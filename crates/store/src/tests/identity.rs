@@ -1,6 +1,9 @@
 //! Tests of data directories: the identity of an empty one, and the refusal of damaged ones.
 
-use flotilla_identity::{PeerWrite, SCHEMA_VERSION, StoreIdentity, StoreRegistry, StoreRun};
+use flotilla_identity::{
+    ClusterSettings, JoinWrite, PeerWrite, SCHEMA_VERSION, StoreIdentity, StoreRecord,
+    StoreRegistry, StoreRun,
+};
 use flotilla_raftlog::{Durability, LogBatch, LogEngine};
 
 use flotilla_vfs::FileSystem as _;
@@ -54,6 +57,49 @@ fn an_empty_directory_gets_an_identity_and_keeps_it() {
     let second = directory(&fs).identity().clone();
     assert_eq!(second.run.starts, 2);
     assert_eq!(StoreIdentity { run: first.run, ..second }, first);
+}
+
+fn join_write() -> JoinWrite {
+    let record = StoreRecord {
+        id: StoreId(1_000_000),
+        name: "s4".to_owned(),
+        address: "h:4".to_owned(),
+        uuid: StoreUuid(7),
+        ..StoreRecord::default()
+    };
+    JoinWrite {
+        cluster_id: 77,
+        store: record.id,
+        name: record.name.clone(),
+        registry: StoreRegistry { version: 4, level: 1, stores: vec![record] },
+        settings: ClusterSettings { replicas: 5, ..ClusterSettings::default() },
+    }
+}
+
+/// Case C36f: once it has joined, it is that store after every crash, or it has not joined.
+#[test]
+fn a_store_that_joined_is_a_member_without_replicas_from_one_root_on() {
+    let (fs, write) = (FaultFs::new(0), join_write());
+    directory(&fs);
+    fs.power_loss(1);
+    let mut opened = directory(&fs);
+    opened.join(&write).unwrap();
+    drop(opened);
+    fs.power_loss(2);
+    let opened = directory(&fs);
+    let identity = opened.identity();
+    assert!(identity.is_member());
+    assert_eq!((identity.cluster_id, identity.store), (77, write.store));
+    assert_eq!((identity.uuid, identity.run.starts), (StoreUuid(7), 3));
+    assert_eq!(opened.copies().unwrap(), (write.registry.clone(), write.settings));
+    assert_eq!(opened.own_address().unwrap().as_deref(), Some("h:4"));
+    let (store, recovered) = Store::start(opened).unwrap();
+    assert!(recovered.replicas.is_empty() && recovered.uninitialised.is_empty());
+    // What it hears of others and writes from now on outlives it as well.
+    store.checkpoint().unwrap();
+    drop(store);
+    fs.power_loss(3);
+    assert_eq!(directory(&fs).identity().run.starts, 4);
 }
 
 #[test]

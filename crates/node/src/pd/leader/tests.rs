@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use flotilla_identity::{FEATURE_LEVEL, RegisterRefusal, RegisterRequest, StoreUuid};
 use flotilla_region::{
     Descriptor, Epoch, Event, Index, Peer, PeerId, RegionId, Reject, RemovedPeers, RoleChange,
     Space,
@@ -196,6 +197,40 @@ async fn a_write_that_was_refused_reserves_nothing() {
     let stamp = world.told(Region::Leads, pd_leader.timestamp(1)).await.unwrap();
     let reserved = world.row(rows::TSO_KEY).is_some_and(|end| stamp.physical_ms < end);
     assert!(reserved, "{stamp:?} was never reserved");
+}
+
+fn request(uuid: u128, name: &str) -> RegisterRequest {
+    let (name, address) = (name.to_owned(), format!("{name}:1"));
+    let uuid = StoreUuid(uuid);
+    RegisterRequest { uuid, name, address, level: FEATURE_LEVEL, ..RegisterRequest::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_is_registered_once_its_row_is_written() {
+    let world = World::new();
+    let pd_leader = world.pd_leader().await;
+    let row = || StoreRegistry::decode(&world.rows.lock()[rows::STORES_KEY]).unwrap();
+    let before = row();
+    for region in [Region::Deposed, Region::DeposedAfterItsWrite] {
+        let status = world.told(region, pd_leader.register(&request(9, "s9"))).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        assert_eq!(row(), before);
+    }
+    let leader = &pd_leader;
+    let register = |asked| world.told(Region::Leads, async move { leader.register(&asked).await });
+    let (store, registry) = register(request(9, "s9")).await.unwrap().unwrap();
+    assert_eq!((row(), registry.store(store).map(|it| it.uuid)), (registry, Some(StoreUuid(9))));
+    let (other, _) = register(request(10, "s10")).await.unwrap().unwrap();
+    assert!(other > store);
+    let (again, _) = register(request(9, "s9")).await.unwrap().unwrap();
+    assert_eq!((again, row().version), (store, before.version + 2));
+    let refusal = register(request(11, "s10")).await.unwrap().unwrap_err();
+    assert!(matches!(refusal, RegisterRefusal::NameTaken { .. }), "{refusal}");
+    // It knows the store, and no longer whether that still holds.
+    let known = request(9, "s9");
+    let status = world.told(Region::Deposed, pd_leader.register(&known)).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert_eq!(pd_leader.see(|cluster| cluster.stores().count()), 3);
 }
 
 /// The leader's state goes with the term, whether another store leads or none does.
