@@ -51,7 +51,9 @@ pub(crate) fn replicas(world: &mut SimWorld) -> Result<(), CheckFailure> {
             let request = world.workload().request(*ticket);
             return Err(format!("ticket {ticket} is not answered: {request:?}"));
         }
+        world.are_members_repaired()?;
         world.reference_model().descriptors().try_for_each(|region| is_level(world, region))?;
+        world.nodes().iter().try_for_each(|node| node.has_wanted(world.reference_model()))?;
         // Expensive, and looked at only once the rest is right.
         world.nodes().iter().try_for_each(SimNode::has_nothing_left)
     })?;

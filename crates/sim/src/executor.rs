@@ -24,8 +24,10 @@ use crate::request::{ClientReply, ClientRequest, RequestBody};
 use crate::task::{Outbox, Task};
 use crate::terms::{self, SyncedTerms};
 
+mod end_arrow;
 mod installs;
 
+pub(crate) use end_arrow::EndArrow;
 pub(crate) use installs::{InstallArrow, RowWork};
 
 /// How long things take at most.
@@ -80,6 +82,8 @@ pub(crate) struct Executor {
     coverage: Coverage,
     /// The last arrow that an installation has passed.
     arrow: Option<InstallArrow>,
+    /// The last arrow that an end of a replica has passed.
+    end_arrow: Option<EndArrow>,
 }
 
 /// Replicas whose rows have changed.
@@ -140,6 +144,7 @@ impl Executor {
             is_change_known: false,
             coverage,
             arrow: None,
+            end_arrow: None,
         }
     }
 
@@ -164,6 +169,11 @@ impl Executor {
 
     pub(crate) fn set_delays(&mut self, delays: TaskDelays) {
         self.delays = delays;
+    }
+
+    /// The last arrow that an end of a replica has passed since this was asked.
+    pub(crate) fn take_end_arrow(&mut self) -> Option<EndArrow> {
+        self.end_arrow.take()
     }
 
     /// The terms that the log has on disk.

@@ -10,13 +10,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use flotilla_region::{
-    ApplyTask, Descriptor, Index, PeerId, RegionId, Space, StoreId, Term, Ticket,
+    ApplyTask, Descriptor, Index, Notice, NoticeKind, Peer, PeerId, RegionId, Space, StoreId, Term,
+    Ticket,
 };
 
+mod ended_replicas;
 mod region_model;
 #[cfg(test)]
 mod tests;
 
+use ended_replicas::EndedReplicas;
 use region_model::RegionModel;
 pub(crate) use region_model::{OpResult, ProposalResult};
 
@@ -29,7 +32,8 @@ pub(crate) struct ReferenceModel {
     regions: BTreeMap<RegionId, RegionModel>,
     /// Every replica that any region ever had.
     peers: BTreeSet<PeerId>,
-    leaders: BTreeMap<(RegionId, Term), StoreId>,
+    leaders: BTreeMap<(RegionId, Term), Peer>,
+    ended: EndedReplicas,
     /// The proposal and the entry that each ticket came out with.
     tickets: BTreeMap<Ticket, (RegionId, Index, usize)>,
 }
@@ -142,19 +146,57 @@ impl ReferenceModel {
         &mut self,
         region: RegionId,
         term: Term,
-        store: StoreId,
+        leader: Peer,
     ) -> Result<(), CheckFailure> {
-        let other = *self.leaders.entry((region, term)).or_insert(store);
-        if other == store {
+        let other = *self.leaders.entry((region, term)).or_insert(leader);
+        if other == leader {
             return Ok(());
         }
-        Err(format!("region {region} has two leaders in term {term}: stores {other} and {store}"))
+        Err(format!("region {region} has two leaders in term {term}: {other:?} and {leader:?}"))
     }
 
     /// The first leader of the region in a term later than this, if there is one.
     pub(crate) fn leader_after(&self, region: RegionId, term: Term) -> Option<(Term, StoreId)> {
         let later = (region, Term(term.0 + 1))..=(region, Term(u64::MAX));
-        self.leaders.range(later).next().map(|((_, term), store)| (*term, *store))
+        self.leaders.range(later).next().map(|((_, term), leader)| (*term, leader.store))
+    }
+
+    /// Notes that a root of a store has the end of a replica.
+    pub(crate) fn end(&mut self, store: StoreId, region: RegionId, peer: PeerId) {
+        self.ended.note(store, region, peer);
+    }
+
+    /// Checks that no root of the store has the end of this replica, which is there or speaks.
+    ///
+    /// # Errors
+    ///
+    /// One has.
+    pub(crate) fn check_alive(
+        &self,
+        store: StoreId,
+        region: RegionId,
+        peer: PeerId,
+    ) -> Result<(), CheckFailure> {
+        self.ended.check_alive(store, region, peer)
+    }
+
+    /// Checks that a notice tells the truth: a replica has ended by a root, or its region has
+    /// dropped it for good.
+    ///
+    /// # Errors
+    ///
+    /// It is a lie.
+    pub(crate) fn check_notice(&self, notice: &Notice) -> Result<(), CheckFailure> {
+        let Notice { region, from, peer, .. } = *notice;
+        let newest = self.descriptor(region);
+        let is_dropped = newest.is_some_and(|it| it.floor() >= peer && it.listed(peer).is_none());
+        let is_true = match notice.kind {
+            NoticeKind::WhoIs => true,
+            NoticeKind::Ended => self.ended.has(from, region, peer),
+            NoticeKind::Gone | NoticeKind::End => is_dropped,
+        };
+        let words = || format!("store {from} says a lie: {notice:?}, and the region is {newest:?}");
+        if is_true { Ok(()) } else { Err(words()) }
     }
 
     /// The result of the proposal with this ticket; `None` if it was not handed out to be applied.

@@ -5,12 +5,14 @@ use flotilla_region::{Effects, Event, LeaderTransferred, MessageKind, Shard, Sto
 use super::handshakes::HandshakeDriver;
 use super::snapshot_streams::SnapshotStreams;
 use crate::clock::LocalClock;
+use crate::coverage::MembershipCoverage;
 use crate::event_queue::SimTime;
-use crate::executor::{Executor, InstallArrow, RowWork};
+use crate::executor::{EndArrow, Executor, InstallArrow, RowWork};
 use crate::reference_model::ReferenceModel;
 use crate::request::ClientReply;
 use crate::task::{Outbox, StopReason, Task};
 
+use super::silence::SilentReplicas;
 use super::stall::Stall;
 
 /// A store that is up.
@@ -32,6 +34,10 @@ pub(super) struct RunningStore {
     /// The power goes in this operation of the next write to the log.
     pub(super) cut_in_flush: Option<u64>,
     pub(super) stall: Stall,
+    pub(super) silent: SilentReplicas,
+    pub(super) membership: MembershipCoverage,
+    /// The power goes when the end of a replica passes this arrow.
+    pub(super) cut_at_end: Option<EndArrow>,
 }
 
 impl RunningStore {
@@ -57,6 +63,7 @@ impl RunningStore {
         self.stall
             .check(store, &self.effects, reference_model)
             .map_err(StopReason::CheckFailure)?;
+        self.silent.check(store, &self.effects).map_err(StopReason::CheckFailure)?;
         self.carry_out(out)?;
         self.schedule_wake(clock, now, out);
         Ok(())
@@ -90,6 +97,7 @@ impl RunningStore {
         }
         out.envelopes.append(&mut effects.messages);
         goes_on()?;
+        out.notices.append(&mut effects.notices);
         for send in effects.snapshots.drain(..) {
             let task = Task::SendSnapshot(Box::new(send));
             out.tasks.push((self.executor.notify_delay_us(), task));

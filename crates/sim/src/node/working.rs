@@ -1,5 +1,6 @@
 //! The work of a store: tasks, one at a time, and steps of its core.
 
+use flotilla_region::Event;
 use flotilla_store::AppliedReplica;
 
 use super::{COMPARED_OF, GREET_US_MAX, SimNode};
@@ -26,6 +27,12 @@ impl SimNode {
         if passed.is_some() && passed == running.cut_at_arrow {
             running.cut_at_arrow = None;
             self.coverage.snapshots.cuts_at_arrows += 1;
+            return Err(StopReason::Died);
+        }
+        let passed = running.executor.take_end_arrow();
+        if passed.is_some() && passed == running.cut_at_end {
+            running.cut_at_end = None;
+            self.coverage.membership.cuts_at_ends += 1;
             return Err(StopReason::Died);
         }
         Ok(())
@@ -141,6 +148,7 @@ impl SimNode {
             self.compare_all(reference_model)?;
         }
         for AppliedReplica { region, changes, .. } in applied {
+            changes.iter().for_each(|change| self.coverage.membership.count(change));
             if self.rng.u32(..COMPARED_OF) == 0 {
                 self.compare(region, reference_model)?;
             }
@@ -158,10 +166,20 @@ impl SimNode {
         workload: &ClientWorkload,
         out: &mut Outbox,
     ) -> Result<(), StopReason> {
+        let (store, is_swapped) = (layout::id(self.place), self.is_swapped());
         let Some(running) = &mut self.running else { return Ok(()) };
         running.is_step_scheduled = false;
         running.effects.clear();
         running.stall.note_terms(&running.shard);
+        running.silent.hear(&running.inbox);
+        for event in &running.inbox {
+            if let Event::Ended { region, peer } = *event
+                && !is_swapped
+            {
+                running.membership.ended += 1;
+                reference_model.end(store, region, peer);
+            }
+        }
         running.shard.step(self.clock.read(now), running.inbox.drain(..), &mut running.effects);
         // The walk over all entries, for which the node has no time.
         running.shard.check_invariants();
@@ -170,12 +188,17 @@ impl SimNode {
             layout::check_disjoint(shard.regions().filter_map(|region| shard.descriptor(region)))
                 .map_err(StopReason::CheckFailure)?;
         }
-        let store = layout::id(self.place);
+        for envelope in running.effects.messages.iter().filter(|_| !is_swapped) {
+            reference_model
+                .check_alive(store, envelope.region, envelope.from.id)
+                .map_err(StopReason::CheckFailure)?;
+        }
         for role in &running.effects.roles {
             if role.is_leader {
                 self.coverage.leaderships += 1;
+                let leader = role.leader.expect("a leader knows itself");
                 reference_model
-                    .lead(role.region, role.term, store)
+                    .lead(role.region, role.term, leader)
                     .map_err(StopReason::CheckFailure)?;
             }
         }

@@ -26,6 +26,8 @@ pub(crate) enum ProposalResult {
     Done(Vec<OpResult>),
     /// It has split the region.
     Split,
+    /// It has changed the replicas of the region.
+    Changed,
     /// It had no effect: the region had changed, or the split cannot be made.
     Rejected,
 }
