@@ -1,9 +1,9 @@
 //! The hands of a script: what the named cases do to a cluster.
 
-use flotilla_region::{Descriptor, Event, RegionId, Role, Stats};
+use flotilla_region::{Descriptor, Event, PeerId, RegionId, Role, Stats};
 
 use super::SimWorld;
-use crate::executor::{InstallArrow, TaskDelays};
+use crate::executor::{EndArrow, InstallArrow, TaskDelays};
 use crate::network::{Partition, PassedSnapshots};
 use crate::node::SimNode;
 use crate::request::{ClientRequest, RequestBody, RequestOwner};
@@ -62,6 +62,24 @@ impl SimWorld {
     /// The store loses power when its next installation passes this arrow.
     pub(crate) fn cut_at_arrow(&mut self, store: usize, arrow: InstallArrow) {
         self.nodes[store].cut_at_arrow(Some(arrow));
+    }
+
+    /// From now on until its next start, the core of the store hears of all that is done so late,
+    /// and reads and looks are carried out so late.
+    pub(crate) fn slow_notices_of_work(&mut self, store: usize, us: u64) {
+        let delays =
+            TaskDelays { sync_us_max: 300, apply_us_min: 1, apply_us_max: 100, notify_us_max: us };
+        self.nodes[store].set_delays(delays);
+    }
+
+    /// The store loses power when the next end of a replica passes this arrow.
+    pub(crate) fn cut_at_end(&mut self, store: usize, arrow: EndArrow) {
+        self.nodes[store].cut_at_end(Some(arrow));
+    }
+
+    /// An id that no replica has had.
+    pub(crate) fn new_peer(&mut self) -> PeerId {
+        self.swarm.membership().new_id()
     }
 
     /// Lets some snapshots pass.
