@@ -484,11 +484,11 @@ mod tests {
                     region = command.apply(&region).unwrap_or(region);
                 }
                 for _ in 0..40 {
+                    region.removed.unconfirmed.clear();
                     let leader = with_role(&region, true).first().map_or(StoreId(1), |it| it.store);
                     let Some(command) = planner.repair(&region, leader, stores) else { break };
                     // Not with an id of the older block, which may be too low.
                     region = command.apply(&region).unwrap_or(region);
-                    region.removed.unconfirmed.clear();
                 }
                 region.removed.unconfirmed.clear();
                 assert_eq!(planner.is_repaired(&region, stores), Ok(()));
