@@ -49,4 +49,4 @@ pub const FEATURE_LEVEL: u64 = 2;
 pub const SPLIT_LEVEL: u64 = 2;
 
 /// The schema of the rows that this version writes.
-pub const SCHEMA_VERSION: u64 = 3;
+pub const SCHEMA_VERSION: u64 = 4;

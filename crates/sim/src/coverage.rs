@@ -41,6 +41,23 @@ pub struct Coverage {
     pub transfers: TransferCoverage,
     /// Regions whose replicas changed.
     pub membership: MembershipCoverage,
+    /// Replicas that have ended.
+    pub ends: EndCoverage,
+}
+
+/// Sums over ends of replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndCoverage {
+    /// Tasks that were carried out.
+    pub tasks: u64,
+    /// Replicas that have ended by them.
+    pub replicas: u64,
+    /// Tasks that found no replica: it never was here, or had ended before.
+    pub without_replica: u64,
+    /// Logs that were removed.
+    pub logs_removed: u64,
+    /// Reads that were granted and found their replica gone.
+    pub reads_turned_back: u64,
 }
 
 /// Sums over reads.
@@ -290,5 +307,10 @@ impl AddAssign for Coverage {
         self.transfers.done += more.transfers.done;
         self.transfers.refused += more.transfers.refused;
         self.membership += more.membership;
+        self.ends.tasks += more.ends.tasks;
+        self.ends.replicas += more.ends.replicas;
+        self.ends.without_replica += more.ends.without_replica;
+        self.ends.logs_removed += more.ends.logs_removed;
+        self.ends.reads_turned_back += more.ends.reads_turned_back;
     }
 }

@@ -10,12 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_region::{
-    BirthOrigin, Compaction, Descriptor, Event, Index, LogFetch, LogWrite, ReadGrant, RegionId,
-    Reject, ReplicaBirth, Term,
+    BirthOrigin, Descriptor, EndTask, Event, Index, LogEffects, LogFetch, PeerId, ReadGrant,
+    RegionId, Reject, Term,
 };
 use flotilla_store::{
-    AppliedReplica, ApplyOutcome, CheckpointedReplica, Commit, Error, Pacer, ReadError,
-    RegionSnapshot, ScanRequest, Store, StoreMaintenance,
+    AppliedReplica, ApplyOutcome, CheckpointReport, CheckpointedReplica, Commit, Error, Pacer,
+    ReadError, RegionSnapshot, ScanRequest, Store, StoreMaintenance,
 };
 
 use crate::coverage::{Coverage, PagesCoverage};
@@ -24,10 +24,8 @@ use crate::request::{ClientReply, ClientRequest, RequestBody};
 use crate::task::{Outbox, Task};
 use crate::terms::{self, SyncedTerms};
 
-mod end_arrow;
 mod installs;
 
-pub(crate) use end_arrow::EndArrow;
 pub(crate) use installs::{InstallArrow, RowWork};
 
 /// How long things take at most.
@@ -82,8 +80,6 @@ pub(crate) struct Executor {
     coverage: Coverage,
     /// The last arrow that an installation has passed.
     arrow: Option<InstallArrow>,
-    /// The last arrow that an end of a replica has passed.
-    end_arrow: Option<EndArrow>,
 }
 
 /// Replicas whose rows have changed.
@@ -91,6 +87,8 @@ pub(crate) struct Executor {
 pub(crate) struct ChangedRows {
     pub(crate) applied: Vec<AppliedReplica>,
     pub(crate) has_installed: bool,
+    /// Replicas that have ended, with the last of theirs in each region.
+    pub(crate) ended: Vec<EndTask>,
 }
 
 /// One batch of the log.
@@ -100,9 +98,11 @@ struct QueuedLogBatch {
     /// The numbers of the writes, to be reported.
     numbers: Vec<(RegionId, u64)>,
     /// The terms that are on disk then.
-    terms: Vec<(RegionId, Term)>,
+    terms: Vec<(PeerId, Term)>,
     /// Whether it empties a log behind a snapshot.
     has_reset: bool,
+    /// Whether it removes the log of a replica that has ended.
+    has_removal: bool,
 }
 
 /// Work that is done one piece after the other.
@@ -144,7 +144,6 @@ impl Executor {
             is_change_known: false,
             coverage,
             arrow: None,
-            end_arrow: None,
         }
     }
 
@@ -171,24 +170,14 @@ impl Executor {
         self.delays = delays;
     }
 
-    /// The last arrow that an end of a replica has passed since this was asked.
-    pub(crate) fn take_end_arrow(&mut self) -> Option<EndArrow> {
-        self.end_arrow.take()
-    }
-
     /// The terms that the log has on disk.
     pub(crate) fn terms(&self) -> &SyncedTerms {
         &self.terms
     }
 
     /// Hands writes to the log, all as one batch.
-    pub(crate) fn write(
-        &mut self,
-        writes: &[LogWrite],
-        births: &[ReplicaBirth],
-        compactions: &[Compaction],
-        out: &mut Outbox,
-    ) {
+    pub(crate) fn write(&mut self, log: &LogEffects, out: &mut Outbox) {
+        let LogEffects { writes, births, compact: compactions, removals } = log;
         self.coverage.log.compactions += compactions.len() as u64;
         let by_message = births.iter().filter(|birth| birth.origin == BirthOrigin::Message);
         self.coverage.snapshots.uninitialised += by_message.count() as u64;
@@ -196,15 +185,21 @@ impl Executor {
         if has_reset {
             self.arrow = Some(InstallArrow::ResetQueued);
         }
+        let has_removal = !removals.is_empty();
+        self.coverage.ends.logs_removed += removals.len() as u64;
+        if has_removal {
+            self.arrow = Some(InstallArrow::RemovalQueued);
+        }
         // At once, as the order of batches is the order of steps; only their way to the disk takes
         // time.
-        let commit = self.store.write_log(writes, births, compactions);
+        let commit = self.store.write_log(writes, births, compactions, removals);
         let numbers = writes.iter().map(|write| (write.region, write.number)).collect();
         self.log.waiting.push_back(QueuedLogBatch {
             commit,
             numbers,
             terms: terms::of(writes, births),
             has_reset,
+            has_removal,
         });
         // One flush takes along all that was written meanwhile, as the node's log writer does.
         if !self.log.is_scheduled {
@@ -225,12 +220,12 @@ impl Executor {
                     if batch.has_reset {
                         self.arrow = Some(InstallArrow::ResetSynced);
                     }
+                    if batch.has_removal {
+                        self.arrow = Some(InstallArrow::RemovalWritten);
+                    }
                     let event = |(region, number)| Event::Persisted { region, number };
                     done.extend(batch.numbers.into_iter().map(event));
-                    batch
-                        .terms
-                        .into_iter()
-                        .for_each(|(region, term)| self.terms.note(region, term));
+                    batch.terms.into_iter().for_each(|(peer, term)| self.terms.note(peer, term));
                 }
                 None => {
                     self.log.waiting.push_front(batch);
@@ -246,13 +241,17 @@ impl Executor {
         Ok(())
     }
 
-    /// Queues committed entries, and snapshots behind them.
+    /// Queues committed entries, and snapshots and ends behind them.
     pub(crate) fn queue(&mut self, work: impl Iterator<Item = RowWork>, out: &mut Outbox) {
         let waited = self.apply.waiting.len();
         self.apply.waiting.extend(work);
         let mut new = self.apply.waiting.range(waited..);
         if new.any(|work| matches!(work, RowWork::Install(_))) {
             self.arrow = Some(InstallArrow::HandedOut);
+        }
+        let mut new = self.apply.waiting.range(waited..);
+        if new.any(|work| matches!(work, RowWork::End(_))) {
+            self.arrow = Some(InstallArrow::EndHandedOut);
         }
         if !self.apply.is_scheduled && !self.apply.waiting.is_empty() {
             self.apply.is_scheduled = true;
@@ -286,6 +285,7 @@ impl Executor {
                 changed.has_installed = true;
             }
             Some(RowWork::Discard(stage)) => self.discard(stage),
+            Some(RowWork::End(task)) => changed.ended.extend(self.end(task, out)?),
             Some(RowWork::Entries(_)) | None => unreachable!("it was looked at"),
         }
         Ok(changed)
@@ -315,7 +315,7 @@ impl Executor {
         };
         let done = applied.replicas.iter().map(event).collect();
         notify_core(&mut self.apply, &mut self.rng, self.delays, now, done, out);
-        Ok(ChangedRows { applied: applied.replicas, has_installed: false })
+        Ok(ChangedRows { applied: applied.replicas, ..ChangedRows::default() })
     }
 
     /// How long applying has to wait because of dirty pages, if it has to (write stall). Asks for a
@@ -373,6 +373,13 @@ impl Executor {
         out: &mut Outbox,
     ) -> Result<(), ReadError> {
         let view = self.store.read();
+        // Its replica has ended since.
+        if matches!(view.region(grant.region, None), Err(ReadError::RegionNotFound)) {
+            self.coverage.ends.reads_turned_back += 1;
+            out.replies
+                .push((grant.ticket, ClientReply::Refused(Reject::RegionNotFound(grant.region))));
+            return Ok(());
+        }
         let applied = view.applied(grant.region);
         assert!(
             applied.as_ref().is_ok_and(|applied| *applied >= grant.index),
@@ -398,21 +405,31 @@ impl Executor {
     /// Tells the core of a checkpoint. The log is purged later: more was written then.
     fn report_checkpoint(
         &mut self,
-        durable: Vec<CheckpointedReplica>,
+        report: CheckpointReport,
         out: &mut Outbox,
     ) -> Result<(), Error> {
+        let CheckpointReport { replicas: durable, ended } = report;
         // Nothing is applied meanwhile here, so the root holds all that the rows do.
         self.reported.extend(durable.iter().map(|replica| (replica.region, replica.applied)));
         if durable.iter().any(|replica| replica.installed.is_some()) {
             self.arrow = Some(InstallArrow::Rooted);
         }
         let rows = applied(&self.store)?;
+        if !ended.is_empty() {
+            self.arrow = Some(InstallArrow::EndRooted);
+        }
+        // A later replica of the region may be here, without data or with it.
+        let is_gone = |region: &RegionId| {
+            ended.iter().any(|task| task.region == *region) && !rows.contains_key(region)
+        };
+        self.reported.retain(|region, _| !is_gone(region));
         assert_eq!(self.reported, rows, "a checkpoint does not report all that is applied");
         let event = |replica| {
             let CheckpointedReplica { region, applied, installed } = replica;
             Event::Checkpointed { region, applied, installed }
         };
-        let events = durable.into_iter().map(event).collect();
+        let ended = ended.iter().map(|&EndTask { region, peer }| Event::Ended { region, peer });
+        let events = durable.into_iter().map(event).chain(ended).collect();
         out.tasks.push((self.notify_delay_us(), Task::Post(events)));
         out.tasks.push((self.rng.u64(1..=PURGE_US_MAX), Task::Purge));
         Ok(())

@@ -17,7 +17,7 @@ use flotilla_vfs::fault::{FaultFs, FaultStats};
 use crate::clock::LocalClock;
 use crate::coverage::{Coverage, MembershipCoverage};
 use crate::event_queue::SimTime;
-use crate::executor::{EndArrow, Executor, InstallArrow, TaskDelays};
+use crate::executor::{Executor, InstallArrow, TaskDelays};
 use crate::layout;
 use crate::reference_model::ReferenceModel;
 use crate::task::{Outbox, StopReason, Task};
@@ -292,7 +292,7 @@ impl SimNode {
         for region in recovered {
             let id = region.descriptor.id;
             is_alive(id, region.peer)?;
-            terms.note(id, region.hard_state.term);
+            terms.note(region.peer, region.hard_state.term);
             applied.insert(id, region.applied.0);
             self.coverage.replayed_entries += region.tail.len() as u64;
             // At the first start leaders are spread; later the replica with the longest log wins.
@@ -308,7 +308,7 @@ impl SimNode {
         for replica in unborn {
             is_alive(replica.region, replica.peer)?;
             self.coverage.splits.unborn += 1;
-            terms.note(replica.region, replica.hard_state.term);
+            terms.note(replica.peer, replica.hard_state.term);
             shard.keep_unborn(replica).map_err(|error| {
                 StopReason::CheckFailure(format!("a replica that is not born: {error}"))
             })?;
@@ -316,7 +316,7 @@ impl SimNode {
         for replica in uninitialised {
             is_alive(replica.region, replica.peer)?;
             self.coverage.snapshots.uninitialised_starts += 1;
-            terms.note(replica.region, replica.hard_state.term);
+            terms.note(replica.peer, replica.hard_state.term);
             shard.keep_uninitialised(replica).map_err(|error| {
                 StopReason::CheckFailure(format!("a replica without data: {error}"))
             })?;
@@ -338,7 +338,6 @@ impl SimNode {
             stall: Stall::default(),
             silent: SilentReplicas::default(),
             membership: MembershipCoverage::default(),
-            cut_at_end: None,
         });
         self.compare_all(reference_model)?;
         out.tasks.push((1, Task::Greet));
@@ -416,17 +415,10 @@ impl SimNode {
         }
     }
 
-    /// Cuts the power when an installation passes an arrow, or not any more.
+    /// Cuts the power when an installation or an end passes an arrow, or not any more.
     pub(crate) fn cut_at_arrow(&mut self, arrow: Option<InstallArrow>) {
         if let Some(running) = &mut self.running {
             running.cut_at_arrow = arrow;
-        }
-    }
-
-    /// Cuts the power when the end of a replica passes an arrow, or not any more.
-    pub(crate) fn cut_at_end(&mut self, arrow: Option<EndArrow>) {
-        if let Some(running) = &mut self.running {
-            running.cut_at_end = arrow;
         }
     }
 

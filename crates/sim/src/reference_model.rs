@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use flotilla_region::{
-    ApplyTask, Descriptor, Index, Notice, NoticeKind, Peer, PeerId, RegionId, Space, StoreId, Term,
-    Ticket,
+    ApplyTask, Descriptor, EndTask, Index, Notice, NoticeKind, Peer, PeerId, RegionId, Space,
+    StoreId, Term, Ticket,
 };
 
 mod ended_replicas;
@@ -67,6 +67,7 @@ impl ReferenceModel {
         for committed in &task.entries {
             born.extend(region.agree(&committed.entry).map_err(named)?);
             region.compare_tickets(committed, &command).map_err(named)?;
+            self.peers.extend(region.newest().peers.iter().map(|peer| peer.id));
             for (place, ticket) in committed.tickets.iter().enumerate() {
                 self.tickets.insert(*ticket, (task.region, committed.entry.index, place));
             }
@@ -155,6 +156,21 @@ impl ReferenceModel {
         Err(format!("region {region} has two leaders in term {term}: {other:?} and {leader:?}"))
     }
 
+    /// Checks that a store may end a replica.
+    ///
+    /// # Errors
+    ///
+    /// The region still has it as a member: its votes and entries would be lost.
+    pub(crate) fn end(&self, store: StoreId, task: &EndTask) -> Result<(), CheckFailure> {
+        let EndTask { region, peer } = *task;
+        match self.descriptor(region) {
+            Some(newest) if newest.listed(peer).is_some() => {
+                Err(format!("store {store} ends replica {peer}, which region {region} has"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The first leader of the region in a term later than this, if there is one.
     pub(crate) fn leader_after(&self, region: RegionId, term: Term) -> Option<(Term, StoreId)> {
         let later = (region, Term(term.0 + 1))..=(region, Term(u64::MAX));
@@ -162,7 +178,7 @@ impl ReferenceModel {
     }
 
     /// Notes that a root of a store has the end of a replica.
-    pub(crate) fn end(&mut self, store: StoreId, region: RegionId, peer: PeerId) {
+    pub(crate) fn note_ended(&mut self, store: StoreId, region: RegionId, peer: PeerId) {
         self.ended.note(store, region, peer);
     }
 

@@ -6,20 +6,20 @@
 
 use std::collections::BTreeMap;
 
-use flotilla_region::{BirthOrigin, Envelope, LogWrite, MessageKind, RegionId, ReplicaBirth, Term};
+use flotilla_region::{BirthOrigin, Envelope, LogWrite, MessageKind, PeerId, ReplicaBirth, Term};
 
 use crate::reference_model::CheckFailure;
 
-/// The terms that the log of a store holds, by region.
+/// The terms that the log of a store holds, by replica: a later one of a region begins anew.
 #[derive(Debug, Default)]
 pub(crate) struct SyncedTerms {
-    synced: BTreeMap<RegionId, Term>,
+    synced: BTreeMap<PeerId, Term>,
 }
 
 impl SyncedTerms {
     /// Notes a term that was found at the start, or that a batch of the log has made durable.
-    pub(crate) fn note(&mut self, region: RegionId, term: Term) {
-        let synced = self.synced.entry(region).or_default();
+    pub(crate) fn note(&mut self, peer: PeerId, term: Term) {
+        let synced = self.synced.entry(peer).or_default();
         *synced = term.max(*synced);
     }
 
@@ -29,7 +29,7 @@ impl SyncedTerms {
         if matches!(kind, MessageKind::RequestPreVote | MessageKind::RequestPreVoteResponse) {
             return Ok(());
         }
-        let synced = self.synced.get(&envelope.region).copied().unwrap_or_default();
+        let synced = self.synced.get(&envelope.from.id).copied().unwrap_or_default();
         if term <= synced {
             return Ok(());
         }
@@ -39,13 +39,13 @@ impl SyncedTerms {
 }
 
 /// The term that each write of a batch brings to the disk, if it is synced at all.
-pub(crate) fn of(writes: &[LogWrite], births: &[ReplicaBirth]) -> Vec<(RegionId, Term)> {
+pub(crate) fn of(writes: &[LogWrite], births: &[ReplicaBirth]) -> Vec<(PeerId, Term)> {
     // The batch is synced as a whole or not at all.
     let is_by_message = |birth: &ReplicaBirth| birth.origin == BirthOrigin::Message;
     if !(writes.iter().any(|write| write.sync) || births.iter().any(is_by_message)) {
         return Vec::new();
     }
-    let term = |write: &LogWrite| Some((write.region, write.hard_state?.term));
-    let born = births.iter().map(|birth| (birth.region, birth.hard_state.term));
+    let term = |write: &LogWrite| Some((write.peer, write.hard_state?.term));
+    let born = births.iter().map(|birth| (birth.peer, birth.hard_state.term));
     writes.iter().filter_map(term).chain(born).collect()
 }

@@ -337,7 +337,7 @@ impl ClientWorkload {
             (RequestBody::Transfer(_), ClientReply::Transferred(_)) => Vec::new(),
             (RequestBody::Membership(_), ClientReply::Wrote(ApplyOutcome::Done)) => {
                 let result = reference_model.result(ticket);
-                if result != Some(&ProposalResult::Changed) {
+                if result != Some(&ProposalResult::Members) {
                     return Err(format!("ticket {ticket} was told of a change, did {result:?}"));
                 }
                 Vec::new()

@@ -267,7 +267,6 @@ impl SimWorld {
             self.nodes[store].set_slow(false);
             self.nodes[store].cut_at_birth(None);
             self.nodes[store].cut_at_arrow(None);
-            self.nodes[store].cut_at_end(None);
             // An ordered fault that has not come yet would else come after the faults have ended.
             if self.nodes[store].has_disk_fault() {
                 self.crash(store, true);
@@ -332,7 +331,7 @@ impl SimWorld {
             SimEvent::CutStreams(store) => self.cut_streams_of(store)?,
             SimEvent::SpareEnd { store, incarnation } => {
                 if self.nodes[store].incarnation() == incarnation {
-                    self.nodes[store].cut_at_end(None);
+                    self.nodes[store].cut_at_arrow(None);
                 }
             }
             SimEvent::RepairMembers => self.repair_members(),

@@ -1,7 +1,7 @@
 //! Consistency check of a whole store: pages, rows and logs fit together.
 
 use flotilla_pagestore::PageStore;
-use flotilla_region::{Descriptor, KeyRange, RegionId, Space, StoreId, Term};
+use flotilla_region::{Descriptor, KeyRange, PeerId, RegionId, Space, StoreId, Term};
 
 use crate::error::Error;
 use crate::range_map::RangeMap;
@@ -21,6 +21,8 @@ pub struct StoreCheckReport {
     pub rows: u64,
     /// How many replicas have no data, and a row that says so.
     pub uninitialised: u64,
+    /// How many regions have had a replica here that has ended.
+    pub tombstones: u64,
     /// How many ranges are promised to snapshots on their way.
     pub promised: u64,
 }
@@ -41,7 +43,8 @@ pub(crate) fn check(
     let descriptors = view.descriptors()?;
     region_ranges::check_disjoint(&descriptors).map_err(Error::Corrupt)?;
     let promised = check_ranges(&descriptors, held, ranges)?;
-    let uninitialised = check_uninitialised(log, &view, &descriptors)?;
+    let uninitialised = check_uninitialised(log, store, &view, &descriptors)?;
+    let tombstones = check_tombstones(log, store, &view, &descriptors)?;
     let states = view.states()?;
     if states.len() != descriptors.len() {
         return Err(Error::Corrupt(format!(
@@ -70,7 +73,7 @@ pub(crate) fn check(
         }
     }
     let (pages, regions) = (pages.check()?, descriptors.len() as u64);
-    Ok(StoreCheckReport { pages, regions, rows, uninitialised, promised })
+    Ok(StoreCheckReport { pages, regions, rows, uninitialised, tombstones, promised })
 }
 
 /// The range map has the ranges of the rows, and promises none of them to another region. Returns
@@ -96,16 +99,51 @@ fn check_ranges(
     Ok(promised.len() as u64)
 }
 
-/// A replica without data has no other rows, and no entries in the log.
+/// No replica at a tombstone or below is here, and the log has none but those whose ends are on
+/// their way to a root.
+fn check_tombstones(
+    log: &StoreLog,
+    store: StoreId,
+    view: &StoreSnapshot,
+    descriptors: &[Descriptor],
+) -> Result<u64, Error> {
+    let (tombstones, without_data) = (view.tombstones()?, view.uninitialised()?);
+    let with_rows = descriptors
+        .iter()
+        .filter_map(|descriptor| Some((descriptor.id, schema::replica_here(descriptor, store)?)));
+    let mut here = with_rows.chain(without_data.iter().map(|(region, row)| (*region, row.peer)));
+    let has_ended = |(region, peer): &(RegionId, PeerId)| {
+        tombstones.get(region).is_some_and(|tombstone| *peer <= tombstone.peer)
+    };
+    if let Some((region, peer)) = here.find(has_ended) {
+        return Err(Error::Corrupt(format!(
+            "region {region}: replica {peer} has ended, and is here"
+        )));
+    }
+    let mut groups = tombstones.values().flat_map(|tombstone| &tombstone.groups);
+    let is_left =
+        |peer: &&PeerId| log.engine().group(peer.0).is_some() && !log.is_removal_due(**peer);
+    match groups.find(is_left) {
+        Some(peer) => Err(Error::Corrupt(format!("the log of {peer} is left, which has ended"))),
+        None => Ok(tombstones.len() as u64),
+    }
+}
+
+/// A replica without data has no other rows, unless those are of an earlier replica that ends, and
+/// no entries in the log.
 fn check_uninitialised(
     log: &StoreLog,
+    store: StoreId,
     view: &StoreSnapshot,
     descriptors: &[Descriptor],
 ) -> Result<u64, Error> {
     let found = view.uninitialised()?;
     for (region, row) in &found {
         let corrupt = |what: &str| Err(Error::Corrupt(format!("region {region}: {what}")));
-        if descriptors.iter().any(|descriptor| descriptor.id == *region) {
+        let of_region = descriptors.iter().find(|descriptor| descriptor.id == *region);
+        let with_rows =
+            of_region.map(|descriptor| schema::replica_here(descriptor, store).unwrap_or_default());
+        if with_rows.is_some_and(|other| other >= row.peer) {
             return corrupt("it has data, and a row that says that it has none");
         }
         let Some(group) = log.engine().group(row.peer.0) else { continue };
@@ -129,19 +167,19 @@ fn check_log(
 ) -> Result<(), Error> {
     let region = descriptor.id;
     let corrupt = |what: String| Err(Error::Corrupt(format!("region {region}: {what}")));
-    let Some(peer) = descriptor.peer_on(store) else {
+    let Some(peer) = schema::replica_here(descriptor, store) else {
         return corrupt("no replica on this store".to_owned());
     };
-    let durable = log.durable(peer.id);
+    let durable = log.durable(peer);
     // Between a snapshot and the reset of the log the two have nothing in common.
-    if log.is_reset_due(peer.id) {
+    if log.is_reset_due(peer) {
         return Ok(());
     }
     if state.applied < durable {
         return corrupt(format!("applied up to {}, but durable to {durable}", state.applied));
     }
     // A group may hold a hard state and no entry: its log has not begun.
-    let Some(group) = log.engine().group(peer.id.0).filter(|group| group.last_index() > 0) else {
+    let Some(group) = log.engine().group(peer.0).filter(|group| group.last_index() > 0) else {
         if state.applied > durable {
             return corrupt(format!("no log from {durable} to the applied {}", state.applied));
         }

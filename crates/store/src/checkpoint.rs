@@ -9,18 +9,19 @@
 //! 4. The pages are written, synced, and the root is flipped.
 //! 5. Only now the log may forget what this root holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flotilla_pagestore::{PageStore, WriteTxn};
 use flotilla_region::{
-    HardState, Index, PeerId, RegionChange, RegionId, SPLIT_INDEX, StageId, StoreId,
+    EndTask, HardState, Index, PeerId, RegionChange, RegionId, SPLIT_INDEX, StageId, StoreId,
 };
 use parking_lot::Mutex;
 
 use crate::apply::AppliedReplica;
 use crate::error::Error;
 use crate::schema::{
-    self, APPLY, ApplyState, CheckpointLsn, REGION, UNINITIALISED, UninitialisedRow,
+    self, APPLY, ApplyState, CheckpointLsn, REGION, TOMB, Tombstone, UNINITIALISED,
+    UninitialisedRow,
 };
 use crate::snapshot::Installed;
 use crate::store_log::{self, CheckpointInput, StoreLog};
@@ -36,14 +37,30 @@ pub struct CheckpointedReplica {
     pub installed: Option<StageId>,
 }
 
+/// What a durable root has, and the one before had not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointReport {
+    /// The replicas that have changed.
+    pub replicas: Vec<CheckpointedReplica>,
+    /// The tasks whose replicas have ended for good: no start finds them again (R12).
+    pub ended: Vec<EndTask>,
+}
+
 /// The way from the last durable root to the next.
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointState {
-    /// The replicas that were applied since, by region. A checkpoint costs what changed, not what
-    /// is there.
-    applied: Mutex<BTreeMap<RegionId, AppliedSince>>,
+    since: Mutex<ChangesSince>,
     /// Held while the next is made.
     making: Mutex<()>,
+}
+
+/// The changes since the last durable root. A checkpoint costs what changed, not what is there.
+#[derive(Clone, Debug, Default)]
+struct ChangesSince {
+    /// The replicas that were applied, by region.
+    applied: BTreeMap<RegionId, AppliedSince>,
+    /// The ends that were published.
+    ended: BTreeSet<(RegionId, PeerId)>,
 }
 
 /// How far a replica is applied, and the snapshot that was installed since the last root.
@@ -58,7 +75,7 @@ impl CheckpointState {
     /// These replicas are applied so far, in a transaction that is published: never before, or a
     /// checkpoint without it would report it.
     pub(crate) fn note_applied(&self, store: StoreId, replicas: &[AppliedReplica]) {
-        let mut applied = self.applied.lock();
+        let applied = &mut self.since.lock().applied;
         for replica in replicas {
             let AppliedReplica { peer, index, .. } = *replica;
             // A snapshot that no root has yet is still to be reported.
@@ -83,16 +100,27 @@ impl CheckpointState {
     pub(crate) fn note_installed(&self, installed: &Installed, stage: StageId) {
         let Installed { region, peer, index, .. } = *installed;
         let installed = Some(stage);
-        self.applied.lock().insert(region, AppliedSince { peer, index, installed });
+        self.since.lock().applied.insert(region, AppliedSince { peer, index, installed });
     }
 
-    /// Makes all applied entries and installed snapshots durable. Returns the replicas that have
-    /// changed since the last checkpoint, and whether there was anything to do.
+    /// A task to end a replica is carried out, in a transaction that is published, or nothing was
+    /// left to do. `gone`: the region's replica was here and has ended.
+    pub(crate) fn note_ended(&self, task: &EndTask, gone: bool) {
+        let mut since = self.since.lock();
+        if gone {
+            since.applied.remove(&task.region);
+        }
+        since.ended.insert((task.region, task.peer));
+    }
+
+    /// Makes all applied entries, installed snapshots and ends durable. Returns what has changed
+    /// since the last checkpoint, and whether there was anything to do.
     pub(crate) fn make(
         &self,
         pages: &PageStore,
         log: &StoreLog,
-    ) -> Result<(Vec<CheckpointedReplica>, bool), Error> {
+        store: StoreId,
+    ) -> Result<(CheckpointReport, bool), Error> {
         // Two checkpoints at once could end in the wrong order, and the durable indexes would go
         // back.
         let _one = self.making.lock();
@@ -100,14 +128,17 @@ impl CheckpointState {
         // that is written later is left for the next checkpoint.
         let taken = log.checkpoint_input();
         let is_idle = || taken.is_empty() && pages.read().txid() == pages.durable().txid;
-        if self.applied.lock().is_empty() && is_idle() {
-            return Ok((vec![], false));
+        {
+            let since = self.since.lock();
+            if since.applied.is_empty() && since.ended.is_empty() && is_idle() {
+                return Ok((CheckpointReport::default(), false));
+            }
         }
         log.engine().sync().wait()?;
-        copy_hard_states(pages, log, &taken)?;
+        copy_hard_states(pages, log, store, &taken)?;
         // Taken before the checkpoint, so the durable root has applied at least as much. Entries
         // that are applied meanwhile are published and maybe not durable: the log must keep them.
-        let applied = self.applied.lock().clone();
+        let ChangesSince { applied, ended } = self.since.lock().clone();
         let txid = pages.read().txid();
         log.engine().sync().wait()?;
         // The log was synced just now: no root may hold an entry that the log could still lose.
@@ -118,15 +149,19 @@ impl CheckpointState {
         }
         // After the root: from here on the log gives up data that only this root has.
         let indexes = applied.values().map(|since| (since.peer, since.index));
-        log.complete_checkpoint(&taken, done.txid, indexes);
+        log.complete_checkpoint(&taken, done.txid, indexes, &ended);
         // Not before: after an error the next checkpoint has to report them. Those that were
         // applied further in the meantime stay.
-        self.applied.lock().retain(|region, now| applied.get(region) != Some(now));
-        let durable = applied.into_iter().map(|(region, since)| {
+        let mut since = self.since.lock();
+        since.applied.retain(|region, now| applied.get(region) != Some(now));
+        since.ended.retain(|task| !ended.contains(task));
+        drop(since);
+        let replicas = applied.into_iter().map(|(region, since)| {
             let AppliedSince { index: applied, installed, .. } = since;
             CheckpointedReplica { region, applied, installed }
         });
-        Ok((durable.collect(), true))
+        let ended = ended.into_iter().map(|(region, peer)| EndTask { region, peer });
+        Ok((CheckpointReport { replicas: replicas.collect(), ended: ended.collect() }, true))
     }
 }
 
@@ -151,6 +186,7 @@ fn check_applied(log: &StoreLog, region: RegionId, since: &AppliedSince) {
 fn copy_hard_states(
     pages: &PageStore,
     log: &StoreLog,
+    store: StoreId,
     taken: &CheckpointInput,
 ) -> Result<(), Error> {
     // Read before the groups are, which then hold every hard state up to there.
@@ -159,16 +195,22 @@ fn copy_hard_states(
     for (region, peer) in taken.replicas() {
         let Some(group) = log.engine().group(peer.0) else { continue };
         let Some(newest) = store_log::hard_state(&group)? else { continue };
+        // Its end is published, and the log keeps the group until a root has that.
+        if has_ended(&mut txn, region, peer)? {
+            continue;
+        }
         let key = schema::region_key(region);
         let row = txn.tree(APPLY)?.get(&key)?.map(|row| row.to_vec());
         if taken.is_uninitialised(peer) {
             // A split or a snapshot may have given it data since `taken`; or a split has made
-            // another replica, and this one is no member.
-            if row.is_none() {
+            // another replica. If that is the later one, this one is no member. If it is the
+            // earlier one, that one ends, and the votes of this one count (R17).
+            let other = other_replica(&mut txn, store, region, peer)?;
+            if row.is_none() || other.is_some_and(|other| other < peer) {
                 copy_uninitialised(&mut txn, region, peer, newest)?;
                 continue;
             }
-            if !is_member(&mut txn, region, peer)? {
+            if other.is_some() {
                 continue;
             }
         }
@@ -188,11 +230,23 @@ fn copy_hard_states(
     Ok(())
 }
 
-fn is_member(txn: &mut WriteTxn<'_>, region: RegionId, peer: PeerId) -> Result<bool, Error> {
-    let key = schema::region_key(region);
-    let row =
-        txn.tree(REGION)?.get(&key)?.map(|row| row.to_vec()).ok_or(Error::NoRegion(region))?;
-    Ok(schema::decode_descriptor(region, &row)?.peer(peer).is_some())
+fn has_ended(txn: &mut WriteTxn<'_>, region: RegionId, peer: PeerId) -> Result<bool, Error> {
+    let tombstones = txn.tree(TOMB)?;
+    let Some(row) = tombstones.get(&schema::region_key(region))? else { return Ok(false) };
+    Ok(peer <= Tombstone::decode(region, &row)?.peer)
+}
+
+/// The replica of the region that has rows here, if it is not this one.
+fn other_replica(
+    txn: &mut WriteTxn<'_>,
+    store: StoreId,
+    region: RegionId,
+    peer: PeerId,
+) -> Result<Option<PeerId>, Error> {
+    let regions = txn.tree(REGION)?;
+    let Some(row) = regions.get(&schema::region_key(region))? else { return Ok(None) };
+    let descriptor = schema::decode_descriptor(region, &row)?;
+    Ok(schema::replica_here(&descriptor, store).filter(|here| *here != peer))
 }
 
 /// Puts the hard state of a replica without data into its row, so that the log may forget it.

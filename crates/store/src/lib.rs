@@ -14,6 +14,7 @@
 //! - [`Store::read`] serves `Answers::reads` on a snapshot.
 //! - [`Store::open_snapshot`] reads what `Effects::snapshots` sends; [`Store::begin_stage`] and the
 //!   calls below it receive it; [`Store::install`] carries out `Effects::installs`.
+//! - [`Store::end`] carries out `Effects::ends`.
 //! - [`Store::admit`] answers `Effects::unknown`.
 //! - [`Store::maintain`], which makes the checkpoints, and [`Store::purge_log`] are the driver's to
 //!   call, now and then.
@@ -28,6 +29,7 @@ mod cluster_copies;
 mod config;
 mod digest;
 mod directory;
+mod end;
 mod error;
 mod log_purge;
 mod log_reader;
@@ -48,9 +50,10 @@ mod tests;
 
 pub use apply::{Applied, AppliedReplica, ApplyOutcome, ApplyReject};
 pub use check::StoreCheckReport;
-pub use checkpoint::CheckpointedReplica;
+pub use checkpoint::{CheckpointReport, CheckpointedReplica};
 pub use config::Config;
 pub use directory::{StartSeed, StoreDirectory};
+pub use end::Ended;
 pub use error::{Error, ReadError};
 pub use flotilla_pagestore::{
     DirtyLimits, Options as PageOptions, Pacer, ReadMode as PageReadMode,

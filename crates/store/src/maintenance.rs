@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flotilla_pagestore::{Error as PagesError, MaintenanceAction, MaintenanceOutcome, PageStore};
 
-use crate::checkpoint::CheckpointedReplica;
+use crate::checkpoint::CheckpointReport;
 use crate::error::Error;
 use crate::stats::Counter;
 
@@ -17,7 +17,7 @@ use crate::stats::Counter;
 pub enum StoreMaintenance {
     /// A checkpoint was made: the replicas of which the durable root has more than the last one.
     /// The log can be purged once the regions have heard of it.
-    Checkpointed(Vec<CheckpointedReplica>),
+    Checkpointed(CheckpointReport),
     /// An action was done or found a writer in its way, and there may be more.
     Progress,
     /// As [`StoreMaintenance::Progress`], and the step may have kept the disk busy: a caller that

@@ -80,10 +80,10 @@ impl RangeMap {
         near
     }
 
-    /// A region was split.
-    pub(crate) fn split(&self, regions: &SplitRegions) {
+    /// A region was split. Children that were not made here are left out.
+    pub(crate) fn split(&self, before: &Descriptor, regions: &SplitRegions) {
         let mut ranges = self.ranges.lock();
-        // The first child begins where the parent did, and takes its place.
+        ranges.held.remove(&(before.space, before.start.clone()));
         for region in regions.children.iter().chain([&regions.parent]) {
             ranges.hold(region);
         }
@@ -103,6 +103,14 @@ impl RangeMap {
         }
         ranges.promised.remove(&now.id);
         ranges.hold(now);
+    }
+
+    /// The replica of a region has ended: its range is free (R16). Roots keep the order of
+    /// transactions, so none has the next holder and not the end.
+    pub(crate) fn end(&self, region: &Descriptor) {
+        let mut ranges = self.ranges.lock();
+        let held = ranges.held.remove(&(region.space, region.start.clone()));
+        assert_eq!(held, Some((region.end.clone(), region.id)), "the range map is not of the rows");
     }
 
     /// The ranges that are held, in order.

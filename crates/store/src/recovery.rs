@@ -9,15 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use flotilla_pagestore::PageStore;
 use flotilla_raftlog::{Durability, Group, LogBatch, LogEngine};
 use flotilla_region::{
-    Descriptor, HardState, Index, LogEntry, PeerId, RecoveredReplica, RegionId, SPLIT_INDEX,
-    StoreId, Term, UnbornReplica, UninitialisedReplica,
+    Descriptor, EndTask, HardState, Index, LogEntry, PeerId, RecoveredReplica, RegionId,
+    SPLIT_INDEX, StoreId, Term, UnbornReplica, UninitialisedReplica,
 };
 
 use crate::error::Error;
 use crate::log_reader;
 use crate::schema::{
-    ApplyState, BIRTH_KEY, BirthRecord, CheckpointLsn, HARD_STATE_KEY, MalformedRow, STORE_GROUP,
-    UninitialisedRow,
+    self, ApplyState, BIRTH_KEY, BirthRecord, CheckpointLsn, HARD_STATE_KEY, MalformedRow,
+    STORE_GROUP, Tombstone, UninitialisedRow,
 };
 use crate::snapshot_read::StoreSnapshot;
 use crate::store_log::{self, RecoveredGroup, StoreLog};
@@ -48,24 +48,51 @@ pub struct RecoveredReplicas {
     pub uninitialised: Vec<UninitialisedReplica>,
 }
 
+/// What a start goes on with.
+#[derive(Debug, Default)]
+pub(crate) struct Recovery {
+    pub(crate) replicas: RecoveredReplicas,
+    /// Replicas with rows that end before the store takes a message: a split has made them beside a
+    /// later replica of their region (R17), and a crash came before they ended.
+    pub(crate) superseded: Vec<(RecoveredReplica, EndTask)>,
+}
+
 /// All replicas of this store.
 pub(crate) fn recover(
     pages: &PageStore,
     log: &StoreLog,
     store: StoreId,
-) -> Result<RecoveredReplicas, Error> {
+) -> Result<Recovery, Error> {
     let view = StoreSnapshot::new(pages.read());
+    let tombstones = view.tombstones()?;
+    let has_ended = |region: RegionId, peer: PeerId| {
+        tombstones.get(&region).is_some_and(|tombstone| peer <= tombstone.peer)
+    };
     let mut replicas = vec![];
     for descriptor in view.descriptors()? {
-        let peer = descriptor.peer_on(store).ok_or_else(|| {
-            Error::Corrupt(format!("region {} has no replica on this store", descriptor.id))
+        let region = descriptor.id;
+        let peer = schema::replica_here(&descriptor, store).ok_or_else(|| {
+            Error::Corrupt(format!("region {region} has no replica on this store"))
         })?;
-        let state = view.state(descriptor.id)?;
-        replicas.push(replica(log, descriptor, peer.id, &state)?);
+        if has_ended(region, peer) {
+            return Err(Error::Corrupt(format!(
+                "region {region}: replica {peer} has ended, and has rows"
+            )));
+        }
+        let state = view.state(region)?;
+        replicas.push(replica(log, descriptor, peer, &state)?);
     }
-    let mut recovered = RecoveredReplicas { replicas, ..RecoveredReplicas::default() };
-    without_rows(log, view.uninitialised()?, &mut recovered)?;
-    Ok(recovered)
+    let rows = view.uninitialised()?;
+    if let Some((region, row)) = rows.iter().find(|(region, row)| has_ended(**region, row.peer)) {
+        return Err(Error::Corrupt(format!(
+            "region {region}: replica {} has ended, and has a row without data",
+            row.peer
+        )));
+    }
+    let replicas = RecoveredReplicas { replicas, ..RecoveredReplicas::default() };
+    let mut recovery = Recovery { replicas, superseded: vec![] };
+    without_rows(log, rows, &tombstones, &mut recovery)?;
+    Ok(recovery)
 }
 
 /// R14b: the replicas of which there is no data, before any of them hears a message. `rows` are
@@ -73,9 +100,60 @@ pub(crate) fn recover(
 fn without_rows(
     log: &StoreLog,
     rows: BTreeMap<RegionId, UninitialisedRow>,
+    tombstones: &BTreeMap<RegionId, Tombstone>,
+    recovery: &mut Recovery,
+) -> Result<(), Error> {
+    let recovered = &mut recovery.replicas;
+    let mut births = births(log, &rows, tombstones, &recovered.replicas)?;
+    recover_unborn(log, &births, &rows, recovered)?;
+    // Those that the log has forgotten have their rows only.
+    for (region, row) in &rows {
+        births.entry(row.peer).or_insert(BirthRecord::Message { region: *region });
+    }
+    let unborn: BTreeSet<_> = recovered.unborn.iter().map(|unborn| unborn.region).collect();
+    for (peer, birth) in births {
+        let BirthRecord::Message { region } = birth else { continue };
+        let replicas = &mut recovery.replicas.replicas;
+        let with_rows = replicas.iter().position(|found| found.descriptor.id == region);
+        match with_rows {
+            // The later replica is here: the one with rows ends, as when its shard hears of it.
+            Some(at) if replicas[at].peer < peer => {
+                let other = replicas.remove(at);
+                let task = EndTask { region, peer: other.peer };
+                recovery.superseded.push((other, task));
+            }
+            // A message named a replica that is no member: a split has made another one. Its votes
+            // never counted.
+            Some(_) => {
+                remove_group(log, peer)?;
+                continue;
+            }
+            None if unborn.contains(&region) => {
+                remove_group(log, peer)?;
+                continue;
+            }
+            None => {}
+        }
+        let recovered = &mut recovery.replicas;
+        if recovered.uninitialised.iter().any(|found| found.region == region) {
+            return Err(Error::Corrupt(format!(
+                "region {region} has a second replica {peer}, which has no data"
+            )));
+        }
+        let row = rows.get(&region).filter(|row| row.peer == peer).map(|row| row.hard_state);
+        recovered.uninitialised.push(uninitialised_replica(log, region, peer, row)?);
+    }
+    recovery.replicas.uninitialised.sort_by_key(|found| found.region);
+    Ok(())
+}
+
+/// The replicas whose splits are to be applied again.
+fn recover_unborn(
+    log: &StoreLog,
+    births: &BTreeMap<PeerId, BirthRecord>,
+    rows: &BTreeMap<RegionId, UninitialisedRow>,
     recovered: &mut RecoveredReplicas,
 ) -> Result<(), Error> {
-    let mut births = births(log, &rows, &recovered.replicas)?;
     let unborn: Vec<_> = births
         .iter()
         .filter_map(|(peer, birth)| match *birth {
@@ -103,30 +181,6 @@ fn without_rows(
         log.note_unborn(&replica);
         recovered.unborn.push(replica);
     }
-    // Those that the log has forgotten have their rows only.
-    for (region, row) in &rows {
-        births.entry(row.peer).or_insert(BirthRecord::Message { region: *region });
-    }
-    let mut here: BTreeSet<_> =
-        recovered.replicas.iter().map(|found| found.descriptor.id).collect();
-    here.extend(recovered.unborn.iter().map(|unborn| unborn.region));
-    for (peer, birth) in births {
-        let BirthRecord::Message { region } = birth else { continue };
-        // A message named a replica that is no member: a split has made another one. Its votes
-        // never counted.
-        if here.contains(&region) {
-            remove_group(log, peer)?;
-            continue;
-        }
-        if recovered.uninitialised.iter().any(|found| found.region == region) {
-            return Err(Error::Corrupt(format!(
-                "region {region} has a second replica {peer}, which has no data"
-            )));
-        }
-        let row = rows.get(&region).filter(|row| row.peer == peer).map(|row| row.hard_state);
-        recovered.uninitialised.push(uninitialised_replica(log, region, peer, row)?);
-    }
-    recovered.uninitialised.sort_by_key(|found| found.region);
     Ok(())
 }
 
@@ -137,19 +191,28 @@ fn remove_group(log: &StoreLog, peer: PeerId) -> Result<(), Error> {
     Ok(())
 }
 
-/// The births of the replicas in the log of which there is no data.
+/// The births of the replicas in the log of which there is no data. The groups of those that have
+/// ended are removed: the last step of an end, which a crash has kept from the log.
 fn births(
     log: &StoreLog,
     rows: &BTreeMap<RegionId, UninitialisedRow>,
+    tombstones: &BTreeMap<RegionId, Tombstone>,
     replicas: &[RecoveredReplica],
 ) -> Result<BTreeMap<PeerId, BirthRecord>, Error> {
-    let known: BTreeSet<_> = replicas.iter().map(|replica| replica.peer.0).collect();
-    let mut births = BTreeMap::new();
+    let known: BTreeSet<_> = replicas.iter().map(|replica| replica.peer).collect();
+    // Rows and birth are gone, or forgotten: only the tombstone knows the region of such a group.
+    let of_ended: BTreeSet<_> =
+        tombstones.values().flat_map(|tombstone| tombstone.groups.iter().copied()).collect();
+    let (mut births, mut ended) = (BTreeMap::new(), vec![]);
     for id in log.engine().group_ids() {
-        if id == STORE_GROUP || known.contains(&id) {
+        let peer = PeerId(id);
+        if id == STORE_GROUP || known.contains(&peer) {
             continue;
         }
-        let peer = PeerId(id);
+        if of_ended.contains(&peer) {
+            ended.push(peer);
+            continue;
+        }
         let birth = match log.engine().group(id).and_then(|group| group.get(BIRTH_KEY)) {
             Some(record) => BirthRecord::decode(record).map_err(MalformedRow::from)?,
             // The log forgot the birth when a root had its row, and has heard of a vote since.
@@ -162,8 +225,14 @@ fn births(
                 }
             },
         };
-        births.insert(peer, birth);
+        let tombstone = tombstones.get(&birth.region());
+        if tombstone.is_some_and(|tombstone| peer <= tombstone.peer) {
+            ended.push(peer);
+        } else {
+            births.insert(peer, birth);
+        }
     }
+    log.remove_ended(&ended)?;
     Ok(births)
 }
 

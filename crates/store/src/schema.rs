@@ -15,8 +15,11 @@ pub(crate) const REGION: &str = "region";
 /// How far each region is applied, and its hard state at the last cut; by region.
 pub(crate) const APPLY: &str = "apply";
 /// Replicas without data and their hard states at the last cut; by region. A region has a row here
-/// or one in [`REGION`], never both.
+/// or one in [`REGION`]; both only if the replica without data has the greater id: then the other
+/// one is about to end (R17).
 pub(crate) const UNINITIALISED: &str = "uninitialised";
+/// The greatest replica that has ended here; by region.
+pub(crate) const TOMB: &str = "tomb";
 
 /// The key of the row in [`IDENT`].
 pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
@@ -185,6 +188,12 @@ const BORN_BY_SPLIT: u8 = 1;
 const BORN_BY_MESSAGE: u8 = 2;
 
 impl BirthRecord {
+    pub(crate) fn region(self) -> RegionId {
+        match self {
+            Self::Split { region, .. } | Self::Message { region } => region,
+        }
+    }
+
     pub(crate) fn encode(self) -> Vec<u8> {
         let (kind, numbers) = match self {
             Self::Split { region, parent, index } => {
@@ -244,12 +253,64 @@ impl UninitialisedRow {
     }
 }
 
+/// The row of a region of which a replica has ended here, or must never be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tombstone {
+    /// No replica with this id or a lower one is made here again.
+    pub(crate) peer: PeerId,
+    /// Ended replicas whose groups the log may still have: nothing else says which region those
+    /// groups are of, once the rows are gone.
+    pub(crate) groups: Vec<PeerId>,
+}
+
+impl Tombstone {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![FORMAT];
+        put_varint(&mut out, self.peer.0);
+        put_varint(&mut out, self.groups.len() as u64);
+        self.groups.iter().for_each(|group| put_varint(&mut out, group.0));
+        out
+    }
+
+    pub(crate) fn decode(region: RegionId, row: &[u8]) -> Result<Self, MalformedRow> {
+        Self::read(Bytes::copy_from_slice(row))
+            .map_err(|_| MalformedRow(format!("the tombstone of region {region} is malformed")))
+    }
+
+    fn read(row: Bytes) -> Result<Self, Malformed> {
+        let mut reader = FieldReader::new(row, "tombstone");
+        if reader.byte()? != FORMAT {
+            return Err(reader.malformed());
+        }
+        let peer = PeerId(reader.varint()?);
+        // Without room reserved: a damaged count may be anything.
+        let mut groups = vec![];
+        for _ in 0..reader.varint()? {
+            groups.push(PeerId(reader.varint()?));
+        }
+        reader.finish()?;
+        // The log group of the store itself has the number 0.
+        let is_ended = |group: &PeerId| *group > PeerId(0) && *group <= peer;
+        if groups.iter().all(is_ended) {
+            return Ok(Self { peer, groups });
+        }
+        Err(Malformed { what: "tombstone" })
+    }
+}
+
+/// The replica of a region whose row is here. One that has applied its own removal is not listed
+/// any more, and its end is not confirmed before it is gone from here.
+pub(crate) fn replica_here(descriptor: &Descriptor, store: StoreId) -> Option<PeerId> {
+    let removed = || descriptor.removed.unconfirmed.iter().find(|peer| peer.store == store);
+    descriptor.peer_on(store).or_else(|| removed().copied()).map(|peer| peer.id)
+}
+
 /// The key of a region's rows. Big-endian, so that regions lie in the order of their ids.
 pub(crate) fn region_key(region: RegionId) -> [u8; 8] {
     region.0.to_be_bytes()
 }
 
-/// The region that a key of [`REGION`], [`APPLY`] or [`UNINITIALISED`] names.
+/// The region that a key of [`REGION`], [`APPLY`], [`UNINITIALISED`] or [`TOMB`] names.
 pub(crate) fn region_of_key(key: &[u8]) -> Result<RegionId, MalformedRow> {
     let bytes =
         key.try_into().map_err(|_| MalformedRow(format!("{key:?} is no key of a region")))?;
@@ -356,6 +417,16 @@ mod tests {
         assert_eq!(bytes[..9], [1, 0x21, 3, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[9..], hard_state.encode()[..]);
         assert_eq!(UninitialisedRow::decode(RegionId(8), &bytes).unwrap(), row);
+
+        let tombstone = Tombstone { peer: PeerId(300), groups: vec![PeerId(300), PeerId(7)] };
+        assert_eq!(tombstone.encode(), [1, 0xac, 2, 2, 0xac, 2, 7]);
+        assert_eq!(Tombstone::decode(RegionId(8), &tombstone.encode()).unwrap(), tombstone);
+        let none = Tombstone { peer: PeerId(7), groups: vec![] };
+        assert_eq!(none.encode(), [1, 7, 0]);
+        let wrong = [&[][..], &[2, 7, 0], &[1, 7], &[1, 7, 1], &[1, 7, 0, 0], &[1, 7, 1, 8]];
+        for wrong in wrong.into_iter().chain([&[1, 7, 1, 0][..]]) {
+            assert!(Tombstone::decode(RegionId(8), wrong).is_err(), "{wrong:?}");
+        }
 
         assert_eq!(region_key(RegionId(258)), [0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(region_of_key(&region_key(RegionId(258))).unwrap(), RegionId(258));

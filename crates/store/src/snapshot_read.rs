@@ -7,10 +7,12 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use flotilla_pagestore::{Snapshot, Tree};
-use flotilla_region::{Descriptor, Index, RegionId};
+use flotilla_region::{Descriptor, Index, PeerId, RegionId};
 
 use crate::error::{Error, ReadError};
-use crate::schema::{self, APPLY, ApplyState, REGION, UNINITIALISED, UninitialisedRow};
+use crate::schema::{
+    self, APPLY, ApplyState, REGION, TOMB, Tombstone, UNINITIALISED, UninitialisedRow,
+};
 
 /// Everything on the store as it was at one moment. Cheap to take and to clone; while it lives,
 /// the pages that it sees are not used again.
@@ -81,6 +83,26 @@ impl StoreSnapshot {
         while let Some((key, row)) = rows.next()? {
             let region = schema::region_of_key(key)?;
             found.insert(region, UninitialisedRow::decode(region, row)?);
+        }
+        Ok(found)
+    }
+
+    /// The greatest replica of a region that has ended here; 0 if none has.
+    pub(crate) fn tombstone(&self, region: RegionId) -> Result<PeerId, Error> {
+        let Some(tombstones) = self.snapshot.tree(TOMB)? else { return Ok(PeerId(0)) };
+        let row = tombstones.get(&schema::region_key(region))?;
+        let tombstone = row.map(|row| Tombstone::decode(region, &row)).transpose()?;
+        Ok(tombstone.unwrap_or_default().peer)
+    }
+
+    /// All tombstones.
+    pub(crate) fn tombstones(&self) -> Result<BTreeMap<RegionId, Tombstone>, Error> {
+        let Some(tree) = self.snapshot.tree(TOMB)? else { return Ok(BTreeMap::new()) };
+        let mut found = BTreeMap::new();
+        let mut rows = tree.range(..);
+        while let Some((key, row)) = rows.next()? {
+            let region = schema::region_of_key(key)?;
+            found.insert(region, Tombstone::decode(region, row)?);
         }
         Ok(found)
     }

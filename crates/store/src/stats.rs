@@ -18,6 +18,8 @@ flotilla_base::metrics! { "store",
         pub checkpoints: u64 => Counter(None),
         /// Snapshots that took the place of a replica's rows.
         pub snapshots_installed: u64 => Counter(None),
+        /// Replicas that have ended.
+        pub replicas_ended: u64 => Counter(None),
         /// Bytes of pages that upkeep has moved towards the beginning of the file.
         pub pages_moved_bytes: u64 => Counter(Bytes),
         /// Bytes of what was cut off from the trees that upkeep has given back.
@@ -35,6 +37,7 @@ pub(crate) struct StoreCounters {
     pub(crate) applies: Counter,
     pub(crate) checkpoints: Counter,
     pub(crate) snapshots_installed: Counter,
+    pub(crate) replicas_ended: Counter,
     pub(crate) log_reads_failed: Counter,
 }
 

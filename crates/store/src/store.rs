@@ -10,19 +10,20 @@ use flotilla_identity::{
 use flotilla_pagestore::{DirtyLimits, MaintenanceAction, Options as PageOptions, PageStore};
 use flotilla_raftlog::{Commit, LogMaintenance, PurgeReport, RecoveryReport};
 use flotilla_region::{
-    ApplyTask, Compaction, Descriptor, Envelope, Index, InstallTask, LogEntry, LogFetch, LogWrite,
-    NotAdmitted, PeerId, RegionId, RegionSize, ReplicaBirth, SnapshotHead, StageId,
+    ApplyTask, Compaction, Descriptor, EndTask, Envelope, Index, InstallTask, LogEntry, LogFetch,
+    LogWrite, NotAdmitted, PeerId, RegionId, RegionSize, ReplicaBirth, SnapshotHead, StageId,
 };
 
 use crate::apply::{self, Applied};
 use crate::check::{self, StoreCheckReport};
-use crate::checkpoint::{CheckpointState, CheckpointedReplica};
+use crate::checkpoint::{CheckpointReport, CheckpointState};
 use crate::config::Config;
 use crate::directory::StoreDirectory;
+use crate::end::{self, Ended};
 use crate::error::{Error, ReadError};
 use crate::maintenance::{MaintenanceCounters, StoreMaintenance};
 use crate::range_map::{self, RangeMap};
-use crate::recovery::RecoveredReplicas;
+use crate::recovery::{RecoveredReplicas, Recovery};
 use crate::region_size::SizeChecks;
 use crate::snapshot::{
     self, Installed, SnapshotEnd, SnapshotReader, SnapshotStages, StageError, StageOffer,
@@ -72,9 +73,12 @@ impl Store {
         assert!(state.is_member(), "only members start: {state:?}");
         let StoreDirectory { config, pages, log, log_recovery, identity, history } = directory;
         let log = StoreLog::new(log, pages.durable().txid)?;
-        let recovered = recovery::recover(&pages, &log, identity.store)?;
+        let Recovery { replicas: recovered, superseded } =
+            recovery::recover(&pages, &log, identity.store)?;
         let checkpoints = CheckpointState::default();
-        let ranges = RangeMap::new(recovered.replicas.iter().map(|found| &found.descriptor));
+        let ending = superseded.iter().map(|(found, _)| found);
+        let with_rows = recovered.replicas.iter().chain(ending);
+        let ranges = RangeMap::new(with_rows.map(|found| &found.descriptor));
         let (maintenance, counters) = (MaintenanceCounters::default(), StoreCounters::default());
         let store = Self {
             identity,
@@ -90,7 +94,23 @@ impl Store {
             maintenance,
             counters,
         };
+        let ending = superseded.into_iter().map(|(_, task)| task);
+        store.end_superseded(&ending.collect::<Vec<_>>())?;
         Ok((store, recovered))
+    }
+
+    /// Ends replicas before the first message, so that each slot has one.
+    fn end_superseded(&self, tasks: &[EndTask]) -> Result<(), Error> {
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        for task in tasks {
+            self.end(task)?;
+        }
+        let CheckpointReport { ended, .. } = self.checkpoint()?;
+        let removals: Vec<_> = ended.iter().map(|task| task.peer).collect();
+        self.write_log(&[], &[], &[], &removals).wait()?;
+        Ok(())
     }
 
     /// The identity of the data directory.
@@ -159,8 +179,8 @@ impl Store {
         &self.log_recovery
     }
 
-    /// Queues all writes, births and compactions as one batch, in this order, which is all there
-    /// after a crash or not at all. Does not wait for the disk: wait for the commit, or call
+    /// Queues all writes, births, compactions and removals of ended replicas' logs as one batch, in
+    /// this order, which is all there after a crash or not at all. Does not wait for the disk: wait for the commit, or call
     /// [`Store::flush_log`].
     ///
     /// Durable once the commit is, if any of the writes asks for it or a birth is by a message.
@@ -169,14 +189,16 @@ impl Store {
     ///
     /// If entries come without a hard state; if a compaction would take entries that the last
     /// durable checkpoint has not applied, or a reset comes before the checkpoint that has the
-    /// snapshot; if anything else is written between a snapshot and the reset.
+    /// snapshot; if anything else is written between a snapshot and the reset; if a log is removed
+    /// before the checkpoint that has the end of its replica, or written behind the end.
     pub fn write_log(
         &self,
         writes: &[LogWrite],
         births: &[ReplicaBirth],
         compactions: &[Compaction],
+        removals: &[PeerId],
     ) -> Commit {
-        self.log.write(writes, births, compactions)
+        self.log.write(writes, births, compactions, removals)
     }
 
     /// Writes and syncs on this thread what was queued for the log. False if nothing was.
@@ -214,7 +236,8 @@ impl Store {
     ///
     /// If an entry of a region is left out.
     pub fn apply(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {
-        let mut applied = apply::apply(&self.pages, &self.ranges, self.identity.store, tasks)?;
+        let mut applied =
+            apply::apply(&self.pages, &self.log, &self.ranges, self.identity.store, tasks)?;
         self.sizes
             .note_applied(&mut applied.replicas, self.config.size_check_bytes, || self.read())?;
         self.checkpoints.note_applied(self.identity.store, &applied.replicas);
@@ -229,13 +252,17 @@ impl Store {
         StoreSnapshot::new(self.pages.read())
     }
 
-    /// Whether a replica may be made for a message of a region that is not here: no region here
-    /// holds a part of its range, and none was promised one to a snapshot.
+    /// Whether a replica may be made for a message of a region that is not here: it has not ended
+    /// here, and no later one of its region has; no region here holds a part of its range, and none
+    /// was promised one to a snapshot.
     ///
     /// # Errors
     ///
     /// The page store failed.
     pub fn admit(&self, envelope: &Envelope) -> Result<Result<(), NotAdmitted>, Error> {
+        if envelope.to.id <= self.read().tombstone(envelope.region)? {
+            return Ok(Err(NotAdmitted::Gone));
+        }
         // Without a range, no answer but this one is safe.
         let range = envelope.range.as_ref().filter(|range| !range_map::is_empty(range));
         let Some(range) = range else { return Ok(Err(NotAdmitted::Held)) };
@@ -317,17 +344,40 @@ impl Store {
         Ok(installed)
     }
 
-    /// Makes all that is applied durable, and with it what the log may forget. Returns the replicas
-    /// of which the durable root has more than the last one: entries, or a snapshot.
+    /// Ends a replica: its rows go in one transaction with what keeps it from being made again, and
+    /// that is published. A stage for it is dropped. Nothing changes if it has ended before.
+    ///
+    /// Durable with the next checkpoint, which reports the task, also if nothing has changed. Only
+    /// then its log may be removed, its slot may have a successor, and other stores may hear of it.
+    ///
+    /// # Errors
+    ///
+    /// Any error stops the store.
+    ///
+    /// # Panics
+    ///
+    /// If the replica installs a snapshot whose log is not reset, or has children whose splits are
+    /// to be applied again.
+    pub fn end(&self, task: &EndTask) -> Result<Ended, Error> {
+        let places = (&self.ranges, &self.stages);
+        let ended = end::end(&self.pages, &self.log, places, self.identity.store, task)?;
+        self.checkpoints.note_ended(task, ended.region.is_some());
+        self.counters.replicas_ended.add(ended.replicas.len() as u64);
+        Ok(ended)
+    }
+
+    /// Makes all that is applied durable, and with it what the log may forget. Reports the replicas
+    /// of which the durable root has more than the last one, entries or a snapshot, and those whose
+    /// ends it has.
     ///
     /// # Errors
     ///
     /// An engine failed. If the disk is full, the last checkpoint is still good and another may be
     /// tried when there is room.
-    pub fn checkpoint(&self) -> Result<Vec<CheckpointedReplica>, Error> {
-        let (durable, made) = self.checkpoints.make(&self.pages, &self.log)?;
+    pub fn checkpoint(&self) -> Result<CheckpointReport, Error> {
+        let (report, made) = self.checkpoints.make(&self.pages, &self.log, self.identity.store)?;
         self.counters.checkpoints.add(u64::from(made));
-        Ok(durable)
+        Ok(report)
     }
 
     /// Whether [`Store::maintain`] should be called now and not at its time: many bytes are not
@@ -450,6 +500,7 @@ impl Store {
             pages_reclaimed_bytes: self.maintenance.reclaimed_bytes.get(),
             log_bytes_since_checkpoint: self.log.bytes_ahead(),
             snapshots_installed: self.counters.snapshots_installed.get(),
+            replicas_ended: self.counters.replicas_ended.get(),
             log_reads_failed: self.counters.log_reads_failed.get(),
         }
     }

@@ -6,6 +6,7 @@
 //! - The log gives up data together with the number of the root that has it, so that older pages
 //!   are never taken for those that belong to it.
 //! - A log is emptied behind a snapshot only once a durable root has the snapshot.
+//! - The group of an ended replica is removed only once a durable root has the end.
 //! - A group's hard state is forgotten only if the last durable root has the same, and no other is
 //!   on its way: it might be a vote that was given already.
 
@@ -85,12 +86,14 @@ impl StoreLog {
         writes: &[LogWrite],
         births: &[ReplicaBirth],
         compactions: &[Compaction],
+        removals: &[PeerId],
     ) -> Commit {
         let mut batch = LogBatch::new();
         // Held until the batch is queued: no hard state may be forgotten while it is replaced.
         let mut uncheckpointed = self.uncheckpointed.lock();
         uncheckpointed.writes += 1;
         for write in writes {
+            uncheckpointed.check_alive(write);
             uncheckpointed.add(write, &mut batch);
         }
         for birth in births {
@@ -99,9 +102,13 @@ impl StoreLog {
         for compaction in compactions {
             uncheckpointed.compact(compaction, &mut batch);
         }
+        for peer in removals {
+            uncheckpointed.remove(*peer, &mut batch);
+        }
         // In the same batch as what is given up: if that is found after a crash, so is the root
         // that older pages are refused by.
-        if !compactions.is_empty() || writes.iter().any(|write| write.reset.is_some()) {
+        let gives_up = !(compactions.is_empty() && removals.is_empty());
+        if gives_up || writes.iter().any(|write| write.reset.is_some()) {
             uncheckpointed.record_relied_root(&mut batch);
         }
         uncheckpointed.bytes += batch.bytes();
@@ -191,7 +198,41 @@ impl StoreLog {
         let absent = true;
         let found = RecoveredGroup { durable, hard_state, hard_state_ahead: is_in_log, absent };
         self.note_recovered(region, peer, found);
-        self.uncheckpointed.lock().uninitialised.insert(peer);
+        self.uncheckpointed.lock().uninitialised.insert(peer, region);
+    }
+
+    /// The replicas of a region that have no data. Their births may still be on their way to disk.
+    pub(crate) fn uninitialised_of(&self, region: RegionId) -> Vec<PeerId> {
+        let uncheckpointed = self.uncheckpointed.lock();
+        let here = uncheckpointed.uninitialised.iter().filter(|(_, of)| **of == region);
+        here.map(|(peer, _)| *peer).collect()
+    }
+
+    /// These replicas of a region are about to end, by a task for `by`.
+    ///
+    /// # Panics
+    ///
+    /// If one of them may not end now.
+    pub(crate) fn note_ended(&self, region: RegionId, by: PeerId, replicas: &[PeerId]) {
+        self.uncheckpointed.lock().note_ended(region, by, replicas);
+    }
+
+    /// Whether a replica has ended, and its group waits to be removed.
+    pub(crate) fn is_removal_due(&self, peer: PeerId) -> bool {
+        self.uncheckpointed.lock().ended.contains_key(&peer)
+    }
+
+    /// Removes the groups of replicas whose ends the durable root has: the last step of those, which
+    /// a crash has kept from the log. Only before any of the replicas is told of.
+    pub(crate) fn remove_ended(&self, groups: &[PeerId]) -> Result<(), Error> {
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let mut batch = LogBatch::new();
+        groups.iter().for_each(|peer| batch.remove_group(peer.0));
+        self.uncheckpointed.lock().record_relied_root(&mut batch);
+        self.engine.write(batch, Durability::Synced).wait()?;
+        Ok(())
     }
 
     /// A snapshot is about to take the place of a replica's rows.
@@ -226,7 +267,7 @@ impl StoreLog {
         let writes = uncheckpointed.hard_state_writes.iter().filter(|(peer, _)| born(peer));
         let hard_state_writes: BTreeMap<_, _> =
             writes.map(|(peer, write)| (*peer, *write)).collect();
-        let has_no_data = |peer: &&PeerId| uncheckpointed.uninitialised.contains(*peer);
+        let has_no_data = |peer: &&PeerId| uncheckpointed.uninitialised.contains_key(*peer);
         CheckpointInput {
             uninitialised: hard_state_writes.keys().filter(has_no_data).copied().collect(),
             hard_state_writes,
@@ -234,12 +275,13 @@ impl StoreLog {
         }
     }
 
-    /// A durable root now covers `input`, and holds these applied indexes.
+    /// A durable root now covers `input`, and holds these applied indexes and ends.
     pub(crate) fn complete_checkpoint(
         &self,
         input: &CheckpointInput,
         root: u64,
         durable: impl Iterator<Item = (PeerId, Index)>,
+        ended: &BTreeSet<(RegionId, PeerId)>,
     ) {
         let mut uncheckpointed = self.uncheckpointed.lock();
         assert!(root >= uncheckpointed.root, "root {root} after {}", uncheckpointed.root);
@@ -259,6 +301,9 @@ impl StoreLog {
         for (peer, applied) in durable {
             let before = uncheckpointed.durable.insert(peer, applied).unwrap_or_default();
             assert!(applied >= before, "peer {peer}: durable index {applied} after {before}");
+        }
+        for end in uncheckpointed.ended.values_mut() {
+            end.is_rooted |= ended.contains(&(end.region, end.by));
         }
     }
 

@@ -117,7 +117,7 @@ fn uninitialised(fixture: &str) -> Vec<UninitialisedReplica> {
 fn vote(store: &Store, found: UninitialisedReplica) {
     let UninitialisedReplica { region, peer, hard_state } = found;
     let birth = ReplicaBirth { region, peer, hard_state, origin: BirthOrigin::Message };
-    store.write_log(&[], &[birth], &[]).wait().unwrap();
+    store.write_log(&[], &[birth], &[], &[]).wait().unwrap();
 }
 
 fn write(dir: &Path) {
@@ -147,7 +147,7 @@ fn write(dir: &Path) {
                 sync: true,
                 reset: None,
             };
-            store.write_log(&[write], &[], &[]).wait().unwrap();
+            store.write_log(&[write], &[], &[], &[]).wait().unwrap();
             if index <= 80 {
                 apply(&store, id, &[entry(id, index)]);
             }
@@ -166,7 +166,7 @@ fn write(dir: &Path) {
                 first: Index(51),
                 term_before: Term(3),
             };
-            store.write_log(&[], &[], &[compaction]).wait().unwrap();
+            store.write_log(&[], &[], &[compaction], &[]).wait().unwrap();
             store.purge_log().unwrap();
         }
     }

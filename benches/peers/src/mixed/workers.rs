@@ -126,7 +126,7 @@ pub fn checkpoint(context: &StoreContext) -> Result<()> {
                 let event = |CheckpointedReplica { region, applied, installed }| {
                     Event::Checkpointed { region, applied, installed }
                 };
-                context.mailbox.complete_all(applied.into_iter().map(event));
+                context.mailbox.complete_all(applied.replicas.into_iter().map(event));
                 context.log.purge()?;
             }
             StoreMaintenance::SpaceReturned => context.signal.rest(began.elapsed()),

@@ -22,8 +22,10 @@ const SIBLINGS_MAX: usize = 16;
 pub enum RouteChange {
     /// A region has another leader, another term, or both.
     Role(RoleChange),
-    /// Regions have new ranges, all of them by one split.
+    /// Regions have new ranges, all of them by one split, or other replicas.
     Ranges(Vec<Descriptor>),
+    /// The replica of a region here has ended.
+    Ended(RegionId),
 }
 
 /// The leadership of a region, as far as this node knows.
@@ -173,6 +175,14 @@ impl RoutingTable {
         let _ = self.changes.send(RouteChange::Ranges(changed));
     }
 
+    /// Takes a region off the table whose replica here has ended. Those who wait for its leader are
+    /// woken.
+    pub(crate) fn end(&self, region: RegionId) {
+        self.table.write().remove(region);
+        self.range_changes.send_modify(|count| *count += 1);
+        let _ = self.changes.send(RouteChange::Ended(region));
+    }
+
     /// Records a change of roles and wakes the tasks that wait for it.
     pub(crate) fn note(&self, change: RoleChange) {
         let now = Leadership { term: change.term, leader: change.leader };
@@ -195,12 +205,22 @@ impl RouteMaps {
         route.inspect(|route| _ = route.leadership.send_replace(now)).is_some()
     }
 
+    fn remove(&mut self, region: RegionId) {
+        self.early.remove(&region);
+        let Some(RegionEntry { descriptor, .. }) = self.by_id.remove(&region) else { return };
+        let key = (space_order(descriptor.space), descriptor.start);
+        if self.by_key.get(&key) == Some(&region) {
+            self.by_key.remove(&key);
+        }
+    }
+
     /// False if the region is known in this version, or a later one: a new region may be split
     /// before the split that made it is reported.
     fn put(&mut self, descriptor: Descriptor) -> bool {
         let id = descriptor.id;
-        let known = self.by_id.get(&id).map(|route| route.descriptor.epoch);
-        if known.is_some_and(|known| known.version >= descriptor.epoch.version) {
+        let known = self.by_id.get(&id).map(|route| &route.descriptor);
+        let order = |of: &Descriptor| (of.epoch.version, of.epoch.conf_version);
+        if known.is_some_and(|known| order(known) >= order(&descriptor)) {
             return false;
         }
         let start = |of: &Descriptor| (space_order(of.space), of.start.clone());
@@ -304,6 +324,35 @@ mod tests {
         assert_eq!(table.leader(RegionId(9)), None);
         table.note_ranges(vec![region(9, "", "m", 2), region(3, "m", "", 2)]);
         assert_eq!(table.leader(RegionId(9)), Some((Term(6), Peer::default())));
+    }
+
+    #[test]
+    fn a_region_that_has_ended_is_not_found_and_may_come_back() {
+        let table = RoutingTable::new(vec![region(2, "", "m", 3), region(3, "m", "", 1)]);
+        let mut leadership = table.leadership(RegionId(2)).unwrap();
+        let mut changes = table.changes();
+        table.end(RegionId(2));
+        assert_eq!((holder(&table, "a"), holder(&table, "m")), (0, 3));
+        assert_eq!(table.descriptor(RegionId(2)), None);
+        assert_eq!(changes.try_recv(), Ok(RouteChange::Ended(RegionId(2))));
+        assert!(leadership.has_changed().is_err(), "those who wait are woken");
+        leadership.mark_unchanged();
+        // Another replica of the region, by an older snapshot.
+        table.note_ranges(vec![region(2, "", "m", 1)]);
+        assert_eq!(holder(&table, "a"), 2);
+        assert_eq!(table.leader(RegionId(2)), None);
+    }
+
+    #[test]
+    fn other_replicas_of_the_same_range_are_news() {
+        let table = RoutingTable::new(vec![region(2, "", "", 3)]);
+        let with = |conf_version| {
+            let epoch = Epoch { conf_version, version: 3 };
+            Descriptor { epoch, ..region(2, "", "", 3) }
+        };
+        table.note_ranges(vec![with(5)]);
+        table.note_ranges(vec![with(4)]);
+        assert_eq!(table.descriptor(RegionId(2)).unwrap().epoch.conf_version, 5);
     }
 
     #[tokio::test(start_paused = true)]

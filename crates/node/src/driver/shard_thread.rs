@@ -125,13 +125,11 @@ impl<O: MessageSink> EffectSinks<O> {
             effects.messages.drain(..).filter_map(|envelope| self.transport.send(envelope)),
         );
         effects.snapshots.drain(..).for_each(|send| self.transport.send_snapshot(send));
-        if !(effects.log.is_empty()
-            && effects.log.births.is_empty()
-            && effects.log.compact.is_empty())
-        {
+        if !effects.log.is_empty() {
             let writes = effects.log.writes.drain(..).map(LogTask::Write);
             let writes = writes.chain(effects.log.births.drain(..).map(LogTask::Birth));
             let tasks = writes.chain(effects.log.compact.drain(..).map(LogTask::Compact));
+            let tasks = tasks.chain(effects.log.removals.drain(..).map(LogTask::Remove));
             self.log.push_all(tasks.map(|task| {
                 let bytes = task.weight();
                 (task, bytes)
@@ -153,6 +151,12 @@ impl<O: MessageSink> EffectSinks<O> {
             );
             self.routes.note(change);
         }
+        // Behind the roles: the applier takes the region off the routes when its replica has ended.
+        self.applies.push_all(effects.ends.drain(..).map(|task| {
+            let work = ApplyWork::End(task);
+            let bytes = work.weight();
+            (work, bytes)
+        }));
         for wild in effects.findings.wild_terms.drain(..) {
             tracing::warn!("{wild}");
         }

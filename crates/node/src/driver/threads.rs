@@ -75,7 +75,7 @@ impl NodeThreads {
     }
 
     fn start_workers(&mut self, failure: &NodeFailure) -> io::Result<()> {
-        let NodeContext { store, tickets, mailboxes, queues, .. } = self.context.clone();
+        let NodeContext { store, tickets, routes, mailboxes, queues, .. } = self.context.clone();
         self.log_maintenance = Some(store.maintain_log_in_background().map_err(io::Error::other)?);
         let log_writer = LogWriterThread {
             store: Arc::clone(&store),
@@ -88,6 +88,7 @@ impl NodeThreads {
             queue: queues.applies,
             mailboxes: mailboxes.clone(),
             tickets,
+            routes,
             signal: Arc::clone(&queues.checkpoint_signal),
             failure: failure.clone(),
         };

@@ -192,6 +192,11 @@ impl HeartbeatSession {
         let regions = match change {
             RouteChange::Role(change) => self.role(change).into_iter().collect(),
             RouteChange::Ranges(ranges) => self.ranges(ranges),
+            // Another store leads it, and says so itself.
+            RouteChange::Ended(region) => {
+                self.leading.remove(region);
+                vec![]
+            }
         };
         (!regions.is_empty()).then(|| self.report(regions, false))
     }

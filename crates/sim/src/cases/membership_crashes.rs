@@ -4,7 +4,7 @@ use flotilla_region::{MembershipChange, PeerRole, Role};
 
 use super::membership::{latest_leader, vote};
 use super::{DATA, Scenario};
-use crate::executor::EndArrow;
+use crate::executor::InstallArrow;
 use crate::layout;
 use crate::network::PassedSnapshots;
 use crate::request::{ClientRequest, RequestBody, RequestOwner, RequestState};
@@ -129,11 +129,11 @@ fn c18_a_promoted_replica_does_not_know_and_its_vote_is_needed() {
 /// another replica.
 #[test]
 fn c12_the_power_goes_inside_an_end_and_the_region_comes_again() {
-    for (nth, arrow) in EndArrow::ALL.into_iter().enumerate() {
+    for (nth, arrow) in InstallArrow::ENDS.into_iter().enumerate() {
         let mut case = Scenario::with_roots(240 + nth as u64);
         let [store, _] = case.followers;
         case.puts(DATA, 3);
-        case.world.cut_at_end(store, arrow);
+        case.world.cut_at_arrow(store, arrow);
         let id = case.id_on(store);
         case.change(DATA, &vote(&[], &[id]));
         let remove = case.change_once(DATA, MembershipChange::Remove(id));

@@ -1,6 +1,7 @@
-//! Rows of snapshots: installing them, roots for them, and looks at replicas that are not here.
+//! Work on the rows of whole replicas: installing and ending them, roots for that, and looks at
+//! replicas that are not here.
 
-use flotilla_region::{ApplyTask, Envelope, Event, InstallTask, StageId};
+use flotilla_region::{ApplyTask, EndTask, Envelope, Event, InstallTask, StageId};
 use flotilla_store::Error;
 
 use super::{ASK_US_MAX, Executor};
@@ -12,9 +13,10 @@ pub(crate) enum RowWork {
     Entries(ApplyTask),
     Install(Box<InstallTask>),
     Discard(StageId),
+    End(EndTask),
 }
 
-/// How far an installation has come: the power may go behind each.
+/// How far an installation or an end has come: the power may go behind each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InstallArrow {
     /// Raft has taken the snapshot.
@@ -27,11 +29,29 @@ pub(crate) enum InstallArrow {
     ResetQueued,
     /// It is synced, and the core has not heard of it.
     ResetSynced,
+    /// The core has ended a replica.
+    EndHandedOut,
+    /// Its rows are gone from memory.
+    EndPublished,
+    /// A root has the end.
+    EndRooted,
+    /// The batch that removes the log waits for the disk.
+    RemovalQueued,
+    /// It is written.
+    RemovalWritten,
 }
 
 impl InstallArrow {
     pub(crate) const ALL: [Self; 5] =
         [Self::HandedOut, Self::Published, Self::Rooted, Self::ResetQueued, Self::ResetSynced];
+    /// Those of ends.
+    pub(crate) const ENDS: [Self; 5] = [
+        Self::EndHandedOut,
+        Self::EndPublished,
+        Self::EndRooted,
+        Self::RemovalQueued,
+        Self::RemovalWritten,
+    ];
 }
 
 impl Executor {
@@ -48,6 +68,22 @@ impl Executor {
         // Asked for at once: the replica is silent until a root has the rows.
         out.tasks.push((self.rng.u64(1..=ASK_US_MAX), Task::Checkpoint));
         Ok(())
+    }
+
+    /// Ends a replica, whose turn has come. Returns the task if rows are gone.
+    pub(super) fn end(
+        &mut self,
+        task: EndTask,
+        out: &mut Outbox,
+    ) -> Result<Option<EndTask>, Error> {
+        let ended = self.store.end(&task)?;
+        self.coverage.ends.tasks += 1;
+        self.coverage.ends.replicas += ended.replicas.len() as u64;
+        self.coverage.ends.without_replica += u64::from(ended.replicas.is_empty());
+        self.arrow = Some(InstallArrow::EndPublished);
+        // Asked for at once: the slot has no successor until a root has the end.
+        out.tasks.push((self.rng.u64(1..=ASK_US_MAX), Task::Checkpoint));
+        Ok(ended.region.map(|_| task))
     }
 
     /// Drops a stage that is not wanted.

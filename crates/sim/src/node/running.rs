@@ -7,7 +7,7 @@ use super::snapshot_streams::SnapshotStreams;
 use crate::clock::LocalClock;
 use crate::coverage::MembershipCoverage;
 use crate::event_queue::SimTime;
-use crate::executor::{EndArrow, Executor, InstallArrow, RowWork};
+use crate::executor::{Executor, InstallArrow, RowWork};
 use crate::reference_model::ReferenceModel;
 use crate::request::ClientReply;
 use crate::task::{Outbox, StopReason, Task};
@@ -29,15 +29,13 @@ pub(super) struct RunningStore {
     pub(super) lists_left: Option<usize>,
     /// The power goes after this many lists of the next effects with a birth.
     pub(super) cut_at_birth: Option<usize>,
-    /// The power goes when an installation passes this arrow.
+    /// The power goes when an installation or an end passes this arrow.
     pub(super) cut_at_arrow: Option<InstallArrow>,
     /// The power goes in this operation of the next write to the log.
     pub(super) cut_in_flush: Option<u64>,
     pub(super) stall: Stall,
     pub(super) silent: SilentReplicas,
     pub(super) membership: MembershipCoverage,
-    /// The power goes when the end of a replica passes this arrow.
-    pub(super) cut_at_end: Option<EndArrow>,
 }
 
 impl RunningStore {
@@ -103,16 +101,8 @@ impl RunningStore {
             out.tasks.push((self.executor.notify_delay_us(), task));
         }
         goes_on()?;
-        if !(effects.log.is_empty()
-            && effects.log.births.is_empty()
-            && effects.log.compact.is_empty())
-        {
-            self.executor.write(
-                &effects.log.writes,
-                &effects.log.births,
-                &effects.log.compact,
-                out,
-            );
+        if !effects.log.is_empty() {
+            self.executor.write(&effects.log, out);
         }
         goes_on()?;
         for new in effects.created.drain(..) {
@@ -127,8 +117,9 @@ impl RunningStore {
         goes_on()?;
         let entries = effects.apply.drain(..).map(RowWork::Entries);
         let installs = effects.installs.drain(..).map(|task| RowWork::Install(Box::new(task)));
+        let ends = effects.ends.drain(..).map(RowWork::End);
         let discards = effects.discards.drain(..).map(RowWork::Discard);
-        self.executor.queue(entries.chain(installs).chain(discards), out);
+        self.executor.queue(entries.chain(installs).chain(ends).chain(discards), out);
         goes_on()?;
         for envelope in effects.unknown.drain(..) {
             let task = Task::Admit(Box::new(envelope));

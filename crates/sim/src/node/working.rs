@@ -5,7 +5,7 @@ use flotilla_store::AppliedReplica;
 
 use super::{COMPARED_OF, GREET_US_MAX, SimNode};
 use crate::event_queue::SimTime;
-use crate::executor::ChangedRows;
+use crate::executor::{ChangedRows, InstallArrow};
 use crate::layout;
 use crate::reference_model::ReferenceModel;
 use crate::task::{Outbox, StopReason, Task};
@@ -26,13 +26,13 @@ impl SimNode {
         let passed = running.executor.take_arrow();
         if passed.is_some() && passed == running.cut_at_arrow {
             running.cut_at_arrow = None;
-            self.coverage.snapshots.cuts_at_arrows += 1;
-            return Err(StopReason::Died);
-        }
-        let passed = running.executor.take_end_arrow();
-        if passed.is_some() && passed == running.cut_at_end {
-            running.cut_at_end = None;
-            self.coverage.membership.cuts_at_ends += 1;
+            let of_end = passed.is_some_and(|arrow| InstallArrow::ENDS.contains(&arrow));
+            let cuts = if of_end {
+                &mut self.coverage.membership.cuts_at_ends
+            } else {
+                &mut self.coverage.snapshots.cuts_at_arrows
+            };
+            *cuts += 1;
             return Err(StopReason::Died);
         }
         Ok(())
@@ -49,6 +49,7 @@ impl SimNode {
         if matches!(task, Task::Bootstrap) {
             return self.step_bootstrap(now, reference_model, out);
         }
+        let (store, is_swapped) = (layout::id(self.place), self.is_swapped());
         let Some(running) = &mut self.running else { return Ok(()) };
         match task {
             Task::Bootstrap => {}
@@ -66,6 +67,13 @@ impl SimNode {
                 return self.step(now, reference_model, workload, out);
             }
             Task::Post(events) => {
+                // The newest disk has no end of an older one's.
+                for event in events.iter().filter(|_| !is_swapped) {
+                    if let Event::Ended { region, peer } = *event {
+                        running.membership.ended += 1;
+                        reference_model.note_ended(store, region, peer);
+                    }
+                }
                 running.inbox.extend(events);
                 self.schedule_step(out);
             }
@@ -143,8 +151,10 @@ impl SimNode {
     ) -> Result<(), StopReason> {
         let Some(running) = &mut self.running else { return Ok(()) };
         let changed = running.executor.apply(now, out);
-        let ChangedRows { applied, has_installed } = changed.map_err(|error| self.stop(&error))?;
-        if has_installed {
+        let ChangedRows { applied, has_installed, ended } =
+            changed.map_err(|error| self.stop(&error))?;
+        // What is left of an end is none of the other regions' rows.
+        if has_installed || !ended.is_empty() {
             self.compare_all(reference_model)?;
         }
         for AppliedReplica { region, changes, .. } in applied {
@@ -172,14 +182,6 @@ impl SimNode {
         running.effects.clear();
         running.stall.note_terms(&running.shard);
         running.silent.hear(&running.inbox);
-        for event in &running.inbox {
-            if let Event::Ended { region, peer } = *event
-                && !is_swapped
-            {
-                running.membership.ended += 1;
-                reference_model.end(store, region, peer);
-            }
-        }
         running.shard.step(self.clock.read(now), running.inbox.drain(..), &mut running.effects);
         // The walk over all entries, for which the node has no time.
         running.shard.check_invariants();
@@ -208,6 +210,9 @@ impl SimNode {
             reference_model
                 .agree(store, task, |ticket| workload.command(ticket))
                 .map_err(StopReason::CheckFailure)?;
+        }
+        for task in running.effects.ends.iter().filter(|_| !is_swapped) {
+            reference_model.end(store, task).map_err(StopReason::CheckFailure)?;
         }
         if running.stall.begins(&running.effects, out) {
             return Ok(());

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_region::entry_data;
 use flotilla_region::{
-    AdminCommand, Committed, Descriptor, Index, LogEntry, RegionId, SPLIT_INDEX, SplitCommand,
-    SplitRegions, Ticket,
+    AdminCommand, Committed, Descriptor, Index, LogEntry, MembershipCommand, PeerId, RegionId,
+    SPLIT_INDEX, SplitCommand, SplitRegions, Ticket,
 };
 
 use crate::trace::{digest, mix};
@@ -26,8 +26,8 @@ pub(crate) enum ProposalResult {
     Done(Vec<OpResult>),
     /// It has split the region.
     Split,
-    /// It has changed the replicas of the region.
-    Changed,
+    /// It has changed the region's replicas, or the list of those that it had.
+    Members,
     /// It had no effect: the region had changed, or the split cannot be made.
     Rejected,
 }
@@ -127,10 +127,13 @@ impl RegionModel {
             return Ok(());
         }
         let data = &committed.entry.data;
-        let commands: Vec<Bytes> = if AdminCommand::is_in(&committed.entry) {
-            vec![data.clone()]
-        } else {
-            entry_data::proposals(data).flatten().map(|proposal| proposal.command).collect()
+        // A change of members is wrapped in raft's own encoding.
+        let commands: Vec<Bytes> = match AdminCommand::decode(&committed.entry) {
+            Ok(Some(command)) => vec![command.encode()],
+            Ok(None) => {
+                entry_data::proposals(data).flatten().map(|proposal| proposal.command).collect()
+            }
+            Err(_) => return Err(format!("entry {index} cannot be read")),
         };
         if commands.len() != committed.tickets.len() {
             let (commands, tickets) = (commands.len(), committed.tickets.len());
@@ -150,7 +153,12 @@ impl RegionModel {
         if let Some(command) = AdminCommand::decode(entry).map_err(unreadable)? {
             return match command {
                 AdminCommand::Split(split) => Ok(self.split(entry.index, &split)),
-                other => Err(format!("entry {} has an unknown command {other:?}", entry.index)),
+                AdminCommand::Membership(change) => {
+                    Ok((vec![self.change_members(entry.index, &change)], Vec::new()))
+                }
+                AdminCommand::Forget(peer) => {
+                    Ok((vec![self.forget(entry.index, peer)], Vec::new()))
+                }
             };
         }
         let mut results = Vec::new();
@@ -189,6 +197,19 @@ impl RegionModel {
         }
         self.descriptors.push((index, parent));
         (vec![ProposalResult::Split], children)
+    }
+
+    fn change_members(&mut self, index: Index, command: &MembershipCommand) -> ProposalResult {
+        let Ok(next) = command.apply(self.newest()) else { return ProposalResult::Rejected };
+        self.descriptors.push((index, next));
+        ProposalResult::Members
+    }
+
+    fn forget(&mut self, index: Index, peer: PeerId) -> ProposalResult {
+        let mut next = self.newest().clone();
+        next.removed.unconfirmed.retain(|removed| removed.id != peer);
+        self.descriptors.push((index, next));
+        ProposalResult::Members
     }
 
     fn change(&mut self, index: Index, op: RawOp) -> OpResult {

@@ -138,7 +138,7 @@ fn a_replica_that_a_root_has_ended_is_not_there_and_notices_are_true() {
     };
     let says = |model: &ReferenceModel, kind, peer| model.check_notice(&notice(kind, peer)).is_ok();
     assert!(!says(&reference_model, NoticeKind::Ended, 1), "no root has it");
-    reference_model.end(store, REGION, PeerId(2));
+    reference_model.note_ended(store, REGION, PeerId(2));
     assert!(says(&reference_model, NoticeKind::Ended, 1));
     assert!(says(&reference_model, NoticeKind::Ended, 2));
     assert!(reference_model.check_alive(store, REGION, PeerId(2)).is_err());

@@ -3,7 +3,7 @@
 use flotilla_region::{Descriptor, Event, MembershipChange, MembershipCommand, Peer, Ticket};
 
 use super::{SimEvent, SimWorld};
-use crate::executor::EndArrow;
+use crate::executor::InstallArrow;
 use crate::layout;
 use crate::membership_planner::{MembershipCompanion, PlannedChange};
 use crate::reference_model::CheckFailure;
@@ -102,8 +102,8 @@ impl SimWorld {
                 self.schedule(us, SimEvent::HealLinks);
             }
             MembershipCompanion::CutAtEnd { arrow } => {
-                let arrow = EndArrow::ALL[arrow % EndArrow::ALL.len()];
-                self.nodes[about].cut_at_end(Some(arrow));
+                let arrow = InstallArrow::ENDS[arrow % InstallArrow::ENDS.len()];
+                self.nodes[about].cut_at_arrow(Some(arrow));
                 let incarnation = self.nodes[about].incarnation();
                 let lapse = SimEvent::SpareEnd { store: about, incarnation };
                 self.schedule(END_US_MAX, lapse);

@@ -3,7 +3,7 @@
 use flotilla_region::{Descriptor, Event, PeerId, RegionId, Role, Stats};
 
 use super::SimWorld;
-use crate::executor::{EndArrow, InstallArrow, TaskDelays};
+use crate::executor::{InstallArrow, TaskDelays};
 use crate::network::{Partition, PassedSnapshots};
 use crate::node::SimNode;
 use crate::request::{ClientRequest, RequestBody, RequestOwner};
@@ -59,7 +59,7 @@ impl SimWorld {
         self.nodes[store].set_delays(delays);
     }
 
-    /// The store loses power when its next installation passes this arrow.
+    /// The store loses power when its next installation, or end, passes this arrow.
     pub(crate) fn cut_at_arrow(&mut self, store: usize, arrow: InstallArrow) {
         self.nodes[store].cut_at_arrow(Some(arrow));
     }
@@ -70,11 +70,6 @@ impl SimWorld {
         let delays =
             TaskDelays { sync_us_max: 300, apply_us_min: 1, apply_us_max: 100, notify_us_max: us };
         self.nodes[store].set_delays(delays);
-    }
-
-    /// The store loses power when the next end of a replica passes this arrow.
-    pub(crate) fn cut_at_end(&mut self, store: usize, arrow: EndArrow) {
-        self.nodes[store].cut_at_end(Some(arrow));
     }
 
     /// An id that no replica has had.

@@ -15,13 +15,16 @@ use flotilla_pagestore::{PageStore, WriteTxn};
 use flotilla_region::entry_data::{self, Proposal};
 use flotilla_region::{
     AdminCommand, ApplyTask, Committed, Descriptor, Index, LogEntry, PeerId, RegionChange,
-    RegionId, RegionSize, StoreId, Ticket,
+    RegionId, RegionSize, SplitRegions, StoreId, Ticket,
 };
 
 use crate::error::Error;
 use crate::range_map::RangeMap;
 use crate::schema::{self, APPLY, ApplyState, REGION};
+use crate::store_log::StoreLog;
 
+mod admin;
+mod membership;
 mod outcome;
 mod rows;
 mod split;
@@ -44,11 +47,12 @@ pub struct Applied {
 pub struct AppliedReplica {
     /// The region.
     pub region: RegionId,
-    /// The replica on this store.
+    /// The replica on this store, also if an entry of the task has removed it.
     pub peer: PeerId,
     /// The last entry whose effects are visible to reads.
     pub index: Index,
-    /// The changes of the region that the entries of the task have made, in order.
+    /// The changes of the region that the entries of the task have made, in order. A split names
+    /// the new regions that it has made on this store.
     pub changes: Vec<RegionChange>,
     /// Bytes of keys and values that the entries of the task have put.
     pub written_bytes: u64,
@@ -58,19 +62,31 @@ pub struct AppliedReplica {
 
 /// A region as this transaction has it so far.
 struct ReplicaState {
+    peer: PeerId,
     descriptor: Descriptor,
     state: ApplyState,
     changes: Vec<RegionChange>,
+    /// The region before each of its splits, and what came of it here.
+    splits: Vec<(Descriptor, SplitRegions)>,
     written_bytes: u64,
+}
+
+/// The store that the entries are applied on.
+#[derive(Clone, Copy)]
+struct ApplyPlace<'a> {
+    store: StoreId,
+    log: &'a StoreLog,
 }
 
 /// Carries out all tasks and publishes them at once; after an error, none of them.
 pub(crate) fn apply(
     pages: &PageStore,
+    log: &StoreLog,
     ranges: &RangeMap,
     store: StoreId,
     tasks: &[ApplyTask],
 ) -> Result<Applied, Error> {
+    let place = ApplyPlace { store, log };
     let mut applied = Applied::default();
     if tasks.is_empty() {
         return Ok(applied);
@@ -80,7 +96,7 @@ pub(crate) fn apply(
     for task in tasks {
         let replica: &mut ReplicaState = match replicas.entry(task.region) {
             Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(load(&mut txn, task.region)?),
+            Entry::Vacant(entry) => entry.insert(load(&mut txn, store, task.region)?),
         };
         let is_admin = |committed: &Committed| AdminCommand::is_in(&committed.entry);
         // Runs of entries that share a range, and between them those that may change it.
@@ -89,7 +105,7 @@ pub(crate) fn apply(
                 let [committed] = entries else { unreachable!("a chunk of its own") };
                 if advance(&mut replica.state, task.region, &committed.entry) {
                     applied.entries += 1;
-                    replica.apply_admin(&mut txn, store, committed, &mut applied.outcomes)?;
+                    replica.apply_admin(&mut txn, place, committed, &mut applied.outcomes)?;
                 }
                 continue;
             }
@@ -109,13 +125,8 @@ pub(crate) fn apply(
     let mut states = txn.tree(APPLY)?;
     for (region, replica) in replicas {
         states.put(&schema::region_key(region), &replica.state.encode())?;
-        for change in &replica.changes {
-            if let RegionChange::Split { regions, .. } = change {
-                ranges.split(regions);
-            }
-        }
-        let peer = replica.descriptor.peer_on(store).ok_or(Error::NoRegion(region))?.id;
-        let ReplicaState { state, changes, written_bytes, .. } = replica;
+        replica.splits.iter().for_each(|(before, made)| ranges.split(before, made));
+        let ReplicaState { peer, state, changes, written_bytes, .. } = replica;
         let (index, size) = (state.applied, None);
         let replica = AppliedReplica { region, peer, index, changes, written_bytes, size };
         applied.replicas.push(replica);
@@ -124,14 +135,17 @@ pub(crate) fn apply(
     Ok(applied)
 }
 
-fn load(txn: &mut WriteTxn<'_>, region: RegionId) -> Result<ReplicaState, Error> {
+fn load(txn: &mut WriteTxn<'_>, store: StoreId, region: RegionId) -> Result<ReplicaState, Error> {
     let key = schema::region_key(region);
     let regions = txn.tree(REGION)?;
     let row = regions.get(&key)?.ok_or(Error::NoRegion(region))?;
     let descriptor = schema::decode_descriptor(region, &row)?;
     drop(row);
     let state = ApplyState::decode(region, txn.tree(APPLY)?.get(&key)?.as_deref())?;
-    Ok(ReplicaState { descriptor, state, changes: vec![], written_bytes: 0 })
+    // Before the entries: one of them may remove it.
+    let peer = schema::replica_here(&descriptor, store).ok_or(Error::NoRegion(region))?;
+    let (changes, splits) = (vec![], vec![]);
+    Ok(ReplicaState { peer, descriptor, state, changes, splits, written_bytes: 0 })
 }
 
 /// Moves the applied index to the entry; false if it is there already.

@@ -1,7 +1,7 @@
 //! The outcome of a proposal, the same on every replica.
 
 use bytes::Bytes;
-use flotilla_region::{Descriptor, SplitError};
+use flotilla_region::{Descriptor, MembershipError, SplitError};
 
 /// The outcome of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,9 @@ pub enum ApplyReject {
     /// The region cannot be split in this way.
     #[error(transparent)]
     InvalidSplit(SplitError),
+    /// The region's replicas cannot be changed in this way.
+    #[error(transparent)]
+    InvalidMembership(MembershipError),
     /// A key lies outside of the region, though the claim that admitted it said otherwise.
     #[error("key {key:?} is not in the region")]
     KeyNotInRegion {

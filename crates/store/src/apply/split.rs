@@ -1,51 +1,29 @@
-//! Changes of the region itself: one region becomes several.
+//! Splits: one region becomes several.
 //!
 //! No row of data is touched: the regions share a tree, and a region is the range that its row in
 //! [`REGION`] names. So a split costs the same whatever the region holds.
+//!
+//! A child is not made here if its replica has ended, if a later one is here already (R17), or if it
+//! has none here: then the rows of its range go, in the same transaction.
 
 use flotilla_pagestore::WriteTxn;
 use flotilla_region::{
-    AdminCommand, Committed, Descriptor, HardState, RecoveredReplica, RegionChange, SPLIT_INDEX,
-    SPLIT_TERM, SplitCommand, SplitError, SplitRegions, StoreId, Ticket,
+    Descriptor, HardState, PeerId, RecoveredReplica, RegionChange, RegionId, SPLIT_INDEX,
+    SPLIT_TERM, SplitCommand, SplitError, SplitRegions,
 };
 
-use super::ReplicaState;
 use super::outcome::{ApplyOutcome, ApplyReject};
+use super::{ApplyPlace, ReplicaState};
 use crate::error::Error;
-use crate::schema::{self, APPLY, ApplyState, REGION, UNINITIALISED, UninitialisedRow};
+use crate::schema::{
+    self, APPLY, ApplyState, REGION, TOMB, Tombstone, UNINITIALISED, UninitialisedRow,
+};
 
 impl ReplicaState {
-    /// Carries out the command of an entry, or none of it.
-    pub(super) fn apply_admin(
+    pub(super) fn split(
         &mut self,
         txn: &mut WriteTxn<'_>,
-        store: StoreId,
-        committed: &Committed,
-        outcomes: &mut Vec<(Ticket, ApplyOutcome)>,
-    ) -> Result<(), Error> {
-        let (region, index) = (self.descriptor.id, committed.entry.index);
-        let malformed = |source| Error::MalformedEntry { region, index, source };
-        let command = AdminCommand::decode(&committed.entry).map_err(malformed)?;
-        let split = match command {
-            Some(AdminCommand::Split(split)) => split,
-            Some(AdminCommand::Membership(_) | AdminCommand::Forget(_)) => {
-                unreachable!("no replica proposes a change of members yet")
-            }
-            None => unreachable!("the caller has seen that the entry holds one"),
-        };
-        assert!(
-            committed.tickets.len() <= 1,
-            "region {region}: entry {index} has more tickets than commands"
-        );
-        let outcome = self.split(txn, store, &split)?;
-        outcomes.extend(committed.tickets.first().map(|ticket| (*ticket, outcome)));
-        Ok(())
-    }
-
-    fn split(
-        &mut self,
-        txn: &mut WriteTxn<'_>,
-        store: StoreId,
+        place: ApplyPlace<'_>,
         split: &SplitCommand,
     ) -> Result<ApplyOutcome, Error> {
         let regions = match split.divide(&self.descriptor) {
@@ -56,38 +34,76 @@ impl ReplicaState {
             }
             Err(error) => return Ok(ApplyOutcome::Rejected(ApplyReject::InvalidSplit(error))),
         };
-        write_regions(txn, store, &regions)?;
-        self.descriptor = regions.parent.clone();
-        self.changes.push(RegionChange::Split { index: self.state.applied, regions });
+        let made = write_regions(txn, place, regions)?;
+        let before = std::mem::replace(&mut self.descriptor, made.parent.clone());
+        self.splits.push((before, made.clone()));
+        self.changes.push(RegionChange::Split { index: self.state.applied, regions: made });
         Ok(ApplyOutcome::Done)
     }
 }
 
-/// Writes the rows of the regions. That of the parent's progress follows with the transaction's.
+/// Writes the rows of the regions, and returns those that are here now. The row of the parent's
+/// progress follows with the transaction's.
 fn write_regions(
     txn: &mut WriteTxn<'_>,
-    store: StoreId,
-    regions: &SplitRegions,
-) -> Result<(), Error> {
-    let mut rows = txn.tree(REGION)?;
-    for region in regions.children.iter().chain([&regions.parent]) {
-        // The parent is here, and each child's replicas are on the stores of its parent's.
-        assert!(region.peer_on(store).is_some(), "region {} is not on {store}", region.id);
-        let key = schema::region_key(region.id);
+    place: ApplyPlace<'_>,
+    mut regions: SplitRegions,
+) -> Result<SplitRegions, Error> {
+    let parent = &regions.parent;
+    txn.tree(REGION)?.put(&schema::region_key(parent.id), &parent.encode())?;
+    let mut made = vec![];
+    for child in regions.children {
         // Ids are never used twice. A row that is there would be lost, and its log with it.
-        if region.id != regions.parent.id && rows.get(&key)?.is_some() {
-            let (parent, id) = (regions.parent.id, region.id);
+        if txn.tree(REGION)?.get(&schema::region_key(child.id))?.is_some() {
+            let (parent, id) = (parent.id, child.id);
             return Err(Error::Corrupt(format!("region {parent} splits off {id}, which is here")));
         }
-        rows.put(&key, &region.encode())?;
+        match child.peer_on(place.store) {
+            Some(peer) if may_be_made(txn, place, child.id, peer.id)? => {
+                make(txn, &child, peer.id)?;
+                made.push(child);
+            }
+            _ => remove_rows(txn, &child)?,
+        }
     }
-    for child in &regions.children {
-        let hard_state = RecoveredReplica::hard_state_of_split();
-        let hard_state = take_uninitialised(txn, store, child)?
-            .map_or(hard_state, |voted| hard_state.merge(voted));
-        let state = ApplyState { applied: SPLIT_INDEX, term: SPLIT_TERM, hard_state };
-        txn.tree(APPLY)?.put(&schema::region_key(child.id), &state.encode())?;
+    regions.children = made;
+    Ok(regions)
+}
+
+/// R17: no replica comes back that was said to be gone, and none takes the slot of a later one.
+fn may_be_made(
+    txn: &mut WriteTxn<'_>,
+    place: ApplyPlace<'_>,
+    child: RegionId,
+    peer: PeerId,
+) -> Result<bool, Error> {
+    let key = schema::region_key(child);
+    let tombstone = txn.tree(TOMB)?.get(&key)?.map(|row| Tombstone::decode(child, &row));
+    if tombstone.transpose()?.is_some_and(|tombstone| peer <= tombstone.peer) {
+        return Ok(false);
     }
+    let row = txn.tree(UNINITIALISED)?.get(&key)?.map(|row| UninitialisedRow::decode(child, &row));
+    let in_row = row.transpose()?.map(|row| row.peer);
+    // The log alone may have it: no checkpoint has come since its birth.
+    let in_log = place.log.uninitialised_of(child).into_iter().max();
+    Ok(in_row.max(in_log).is_none_or(|later| later <= peer))
+}
+
+fn make(txn: &mut WriteTxn<'_>, child: &Descriptor, peer: PeerId) -> Result<(), Error> {
+    let hard_state = RecoveredReplica::hard_state_of_split();
+    let hard_state = take_uninitialised(txn, child.id, peer)?
+        .map_or(hard_state, |voted| hard_state.merge(voted));
+    let state = ApplyState { applied: SPLIT_INDEX, term: SPLIT_TERM, hard_state };
+    let key = schema::region_key(child.id);
+    txn.tree(REGION)?.put(&key, &child.encode())?;
+    txn.tree(APPLY)?.put(&key, &state.encode())?;
+    Ok(())
+}
+
+fn remove_rows(txn: &mut WriteTxn<'_>, child: &Descriptor) -> Result<(), Error> {
+    // A child is never the last part of a space: a border of the split is its end.
+    let mut rows = txn.tree(schema::data_tree(child.space))?;
+    rows.delete_range(&child.start, Some(&child.end))?;
     Ok(())
 }
 
@@ -96,14 +112,13 @@ fn write_regions(
 /// never counted.
 fn take_uninitialised(
     txn: &mut WriteTxn<'_>,
-    store: StoreId,
-    child: &Descriptor,
+    child: RegionId,
+    peer: PeerId,
 ) -> Result<Option<HardState>, Error> {
-    let key = schema::region_key(child.id);
+    let key = schema::region_key(child);
     let mut rows = txn.tree(UNINITIALISED)?;
     let Some(row) = rows.get(&key)?.map(|row| row.to_vec()) else { return Ok(None) };
-    let row = UninitialisedRow::decode(child.id, &row)?;
+    let row = UninitialisedRow::decode(child, &row)?;
     rows.delete(&key)?;
-    let is_member = child.peer_on(store).is_some_and(|peer| peer.id == row.peer);
-    Ok(is_member.then_some(row.hard_state))
+    Ok((row.peer == peer).then_some(row.hard_state))
 }

@@ -109,7 +109,7 @@ fn rows_before(
     let Some(row) = regions.get(&key)? else { return Ok(None) };
     let descriptor = schema::decode_descriptor(region, &row)?;
     drop(row);
-    if descriptor.peer_on(store).map(|here| here.id) != Some(peer) {
+    if schema::replica_here(&descriptor, store) != Some(peer) {
         return Err(Error::Corrupt(format!(
             "region {region}: a snapshot for replica {peer}, but another one is here"
         )));

@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use flotilla_pagestore::{BuiltTree, Error as PagesError, PageStore, TreeBuilder};
-use flotilla_region::{Index, PeerId, RegionId, RegionSize, SnapshotHead, StageId, StoreId, Term};
+use flotilla_region::{
+    EndTask, Index, PeerId, RegionId, RegionSize, SnapshotHead, StageId, StoreId, Term,
+};
 use parking_lot::Mutex;
 
 use super::chunk::ReceivedChunk;
@@ -46,7 +48,14 @@ pub(crate) struct SnapshotStages {
 struct StageTable {
     /// The last number that was given: none is given twice.
     last: u64,
-    stages: BTreeMap<StageId, (RegionId, Arc<Mutex<Stage>>)>,
+    stages: BTreeMap<StageId, (StageOwner, Arc<Mutex<Stage>>)>,
+}
+
+/// The replica that gets a snapshot.
+#[derive(Clone, Copy, Debug)]
+struct StageOwner {
+    region: RegionId,
+    to: PeerId,
 }
 
 /// One snapshot on its way.
@@ -89,7 +98,7 @@ impl SnapshotStages {
         check_head(store, to, head)?;
         let region = head.descriptor.id;
         let mut table = self.table.lock();
-        let is_here = table.stages.values().any(|(other, _)| *other == region);
+        let is_here = table.stages.values().any(|(owner, _)| owner.region == region);
         if is_here || table.stages.len() >= STAGES_MAX {
             return Ok(StageOffer::Busy);
         }
@@ -108,7 +117,8 @@ impl SnapshotStages {
             received: SnapshotEnd::default(),
             tree: StageTree::Growing(Box::new(pages.tree_builder())),
         };
-        table.stages.insert(id, (region, Arc::new(Mutex::new(stage))));
+        let owner = StageOwner { region, to };
+        table.stages.insert(id, (owner, Arc::new(Mutex::new(stage))));
         Ok(StageOffer::Go(id))
     }
 
@@ -156,11 +166,22 @@ impl SnapshotStages {
     /// Drops a stage, if it is there.
     pub(crate) fn discard(&self, ranges: &RangeMap, id: StageId) {
         let mut table = self.table.lock();
-        let Some((region, stage)) = table.stages.remove(&id) else { return };
-        ranges.withdraw(region);
+        let Some((owner, stage)) = table.stages.remove(&id) else { return };
+        ranges.withdraw(owner.region);
         drop(table);
         // Also if a chunk is being taken: its pages are free once that has ended.
         stage.lock().tree = StageTree::Taken;
+    }
+
+    /// Drops the stage of a replica that ends: its range is promised to no one any more.
+    pub(crate) fn end(&self, ranges: &RangeMap, task: &EndTask) {
+        let table = self.table.lock();
+        let is_its = |owner: &StageOwner| owner.region == task.region && owner.to <= task.peer;
+        let stage = table.stages.iter().find(|(_, (owner, _))| is_its(owner)).map(|(id, _)| *id);
+        drop(table);
+        if let Some(stage) = stage {
+            self.discard(ranges, stage);
+        }
     }
 
     /// Takes a stage that is whole. The range stays promised until it is installed.

@@ -27,14 +27,26 @@ pub(super) struct UncheckpointedLog {
     /// Replicas of the log whose splits are applied again first, with the regions that are split:
     /// there is no row yet to copy their hard states into.
     pub(super) unborn: BTreeMap<PeerId, RegionId>,
-    /// Replicas that were born by a message and have no data: no entries, and a row of their own
-    /// for the hard state.
-    pub(super) uninitialised: BTreeSet<PeerId>,
+    /// Replicas that were born by a message and have no data, with their regions: no entries, and
+    /// a row of their own for the hard state.
+    pub(super) uninitialised: BTreeMap<PeerId, RegionId>,
     /// Replicas that a split has taken over from `uninitialised`: their shards may not have heard
     /// of it, and write of a log that has not begun.
     pub(super) taken_over: BTreeSet<PeerId>,
     /// Replicas with an installed snapshot at which their logs do not begin yet.
     pub(super) resets_due: BTreeMap<PeerId, Index>,
+    /// Replicas whose ends are published and whose groups the log still has.
+    pub(super) ended: BTreeMap<PeerId, EndedGroup>,
+}
+
+/// The group of a replica that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EndedGroup {
+    pub(super) region: RegionId,
+    /// The replica that the task was for: this one, or a later one of the region.
+    pub(super) by: PeerId,
+    /// A durable root has the end.
+    pub(super) is_rooted: bool,
 }
 
 /// The last write of a replica's hard state.
@@ -156,7 +168,7 @@ impl UncheckpointedLog {
                 // start must not take it for one without entries.
                 let record = BirthRecord::Split { region: birth.region, parent, index };
                 batch.put(birth.peer.0, BIRTH_KEY, &record.encode());
-                is_taken_over = self.uninitialised.remove(&birth.peer);
+                is_taken_over = self.uninitialised.remove(&birth.peer).is_some();
                 self.absent.remove(&birth.peer);
                 self.durable.insert(birth.peer, SPLIT_INDEX);
             }
@@ -179,7 +191,7 @@ impl UncheckpointedLog {
         let record = BirthRecord::Message { region: birth.region };
         batch.put(birth.peer.0, BIRTH_KEY, &record.encode());
         self.durable.insert(birth.peer, Index(0));
-        self.uninitialised.insert(birth.peer);
+        self.uninitialised.insert(birth.peer, birth.region);
     }
 
     fn newest_hard_state(&self, birth: &ReplicaBirth) -> HardState {
@@ -228,6 +240,64 @@ impl UncheckpointedLog {
         self.resets_due.insert(peer, index);
     }
 
+    /// See `StoreLog::note_ended`.
+    pub(super) fn note_ended(&mut self, region: RegionId, by: PeerId, replicas: &[PeerId]) {
+        let parents = self.unborn.iter().find(|(_, parent)| **parent == region);
+        // R12b. The children's rows lie in the parent's range, and would go with it.
+        assert!(
+            parents.is_none(),
+            "region {region}: a replica ends before the split that makes {parents:?}"
+        );
+        for peer in replicas {
+            assert!(
+                !self.resets_due.contains_key(peer) && !self.unborn.contains_key(peer),
+                "region {region}: replica {peer} ends while it installs a snapshot or is unborn"
+            );
+            self.ended.insert(*peer, EndedGroup { region, by, is_rooted: false });
+        }
+    }
+
+    /// A late write would bring back a group that nothing removes any more.
+    pub(super) fn check_alive(&self, write: &LogWrite) {
+        let LogWrite { region, peer, .. } = *write;
+        assert!(
+            !self.ended.contains_key(&peer),
+            "region {region}: a write of replica {peer}, which has ended"
+        );
+    }
+
+    /// Removes the groups that the end of `peer` has left.
+    pub(super) fn remove(&mut self, peer: PeerId, batch: &mut LogBatch) {
+        let left = |(group, end): (&PeerId, &EndedGroup)| {
+            (*group == peer || end.by == peer).then_some((*group, *end))
+        };
+        let groups: Vec<_> = self.ended.iter().filter_map(left).collect();
+        // A replica that never was here has a tombstone and no group.
+        assert!(
+            !groups.is_empty() || !self.durable.contains_key(&peer),
+            "the log of replica {peer} would be removed, which has not ended"
+        );
+        for (group, end) in groups {
+            // R12. Before the root has the end, a crash brings the replica back without its log.
+            assert!(
+                end.is_rooted,
+                "region {}: the log of replica {group} would be removed before a root has its end",
+                end.region
+            );
+            batch.remove_group(group.0);
+            self.forget_replica(group);
+        }
+    }
+
+    fn forget_replica(&mut self, peer: PeerId) {
+        self.ended.remove(&peer);
+        self.hard_state_writes.remove(&peer);
+        self.durable.remove(&peer);
+        self.absent.remove(&peer);
+        self.uninitialised.remove(&peer);
+        self.taken_over.remove(&peer);
+    }
+
     /// Checks a write against earlier ones of the replica: a vote that is taken back elects two
     /// leaders, and an entry that is applied durably can not be applied again.
     fn check_order(&self, write: &LogWrite, hard_state: &HardState) {
@@ -238,7 +308,7 @@ impl UncheckpointedLog {
             "region {region}: an entry at or below the durably applied {durable} is replaced"
         );
         assert!(
-            write.entries.is_empty() || !self.uninitialised.contains(&peer),
+            write.entries.is_empty() || !self.uninitialised.contains_key(&peer),
             "region {region}: entries of a replica that has no data"
         );
         self.check_hard_state(region, peer, hard_state);

@@ -86,7 +86,7 @@ fn checkpoint(at: u64) -> bool {
     let write = write(2, hard_state(1, 0, ENTRIES), &all);
     let mut expected = ReplicaState::default();
     expected.queue(&write);
-    store.write_log(std::slice::from_ref(&write), &[], &[]).wait().unwrap();
+    store.write_log(std::slice::from_ref(&write), &[], &[], &[]).wait().unwrap();
     expected.ack(&write);
     store.apply(&[task(2, &all[..APPLIED])]).unwrap();
     expected.apply(&all[..APPLIED]);
@@ -94,7 +94,7 @@ fn checkpoint(at: u64) -> bool {
         Known { count: Some(0), store: Some(Arc::clone(&store)), expected, has_applied: false };
 
     let told = store.checkpoint().unwrap();
-    let told = told.into_iter().find(|replica| replica.region == RegionId(2)).unwrap();
+    let told = told.replicas.into_iter().find(|replica| replica.region == RegionId(2)).unwrap();
     let applied = told.applied;
     assert!(applied.0 >= APPLIED as u64, "told of {applied} only");
     let has_applied = {

@@ -33,7 +33,7 @@ fn work(fs: &FaultFs, expected: &mut ExpectedStates) -> Result<(), Error> {
         if round == 2 {
             continue;
         }
-        for replica in store.checkpoint()? {
+        for replica in store.checkpoint()?.replicas {
             expected.get_mut(&replica.region.0).unwrap().durable = replica.applied.0;
         }
         let first = Index(4 * round + 1);
@@ -43,14 +43,14 @@ fn work(fs: &FaultFs, expected: &mut ExpectedStates) -> Result<(), Error> {
             first,
             term_before: filled(region, first.0 - 1).term,
         });
-        store.write_log(&[], &[], &compactions).wait()?;
+        store.write_log(&[], &[], &compactions, &[]).wait()?;
         store.purge_log()?;
     }
     Ok(())
 }
 
 fn log(store: &Store, replica: &mut ReplicaState, write: LogWrite) -> Result<(), Error> {
-    let commit = store.write_log(std::slice::from_ref(&write), &[], &[]);
+    let commit = store.write_log(std::slice::from_ref(&write), &[], &[], &[]);
     replica.queue(&write);
     commit.wait()?;
     replica.ack(&write);

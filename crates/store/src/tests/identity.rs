@@ -125,7 +125,7 @@ fn pages_that_are_older_than_the_log_relies_on_are_refused() {
     let fs = FaultFs::new(0);
     let (store, _) = open(&fs);
     let early = copy(&fs);
-    store.write_log(&[write(4, hard_state(3, 402, 0), &[])], &[], &[]).wait().unwrap();
+    store.write_log(&[write(4, hard_state(3, 402, 0), &[])], &[], &[], &[]).wait().unwrap();
     for index in 1..=40 {
         run(&store, 2, &[ops(index, &[put("key", &"v".repeat(400))])]);
     }

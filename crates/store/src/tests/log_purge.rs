@@ -1,5 +1,6 @@
 //! Tests of log garbage collection with concurrent writes.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ fn log() -> StoreLog {
 }
 
 fn vote(log: &StoreLog, term: u64) {
-    log.write(&[write(2, hard_state(term, 201, 0), &[])], &[], &[]).wait().unwrap();
+    log.write(&[write(2, hard_state(term, 201, 0), &[])], &[], &[], &[]).wait().unwrap();
 }
 
 fn forget(log: &StoreLog) -> bool {
@@ -45,7 +46,7 @@ fn a_hard_state_is_forgotten_only_when_a_durable_root_has_it() {
     assert!(!forget(&log), "no checkpoint was made");
     let input = log.checkpoint_input();
     assert!(!forget(&log), "none was finished");
-    log.complete_checkpoint(&input, 2, [(peer(2), Index(0))].into_iter());
+    log.complete_checkpoint(&input, 2, [(peer(2), Index(0))].into_iter(), &BTreeSet::new());
     assert!(forget(&log));
     assert!(log.engine().group(peer(2).0).is_none());
     assert!(!forget(&log), "nothing is left");
@@ -57,13 +58,13 @@ fn a_vote_during_a_checkpoint_waits_for_the_next() {
     vote(&log, 1);
     let input = log.checkpoint_input();
     vote(&log, 2);
-    log.complete_checkpoint(&input, 2, [(peer(2), Index(0))].into_iter());
+    log.complete_checkpoint(&input, 2, [(peer(2), Index(0))].into_iter(), &BTreeSet::new());
     assert!(!forget(&log));
     let group = log.engine().group(peer(2).0).unwrap();
     assert_eq!(logged(&group).unwrap(), Some(hard_state(2, 201, 0)));
     assert!(log.bytes_ahead() > 0);
     let input = log.checkpoint_input();
-    log.complete_checkpoint(&input, 2, [(peer(2), Index(0))].into_iter());
+    log.complete_checkpoint(&input, 2, [(peer(2), Index(0))].into_iter(), &BTreeSet::new());
     assert_eq!(log.bytes_ahead(), 0);
     assert!(forget(&log));
 }
@@ -72,9 +73,9 @@ fn a_vote_during_a_checkpoint_waits_for_the_next() {
 fn groups_of_no_region_here_are_kept() {
     let log = log();
     let stranger = write(9, hard_state(1, 901, 0), &[]);
-    log.write(&[stranger], &[], &[]).wait().unwrap();
+    log.write(&[stranger], &[], &[], &[]).wait().unwrap();
     let input = log.checkpoint_input();
-    log.complete_checkpoint(&input, 2, [(peer(2), Index(0))].into_iter());
+    log.complete_checkpoint(&input, 2, [(peer(2), Index(0))].into_iter(), &BTreeSet::new());
     assert!(!log.forget([peer(9).0].into_iter()).unwrap());
     assert!(log.engine().group(peer(9).0).is_some());
 }

@@ -23,9 +23,12 @@ use flotilla_identity::{
 mod apply;
 mod checkpoint_report;
 mod crash;
+mod end_crash;
+mod ends;
 mod expected_state;
 mod identity;
 mod log_purge;
+mod membership;
 mod model;
 mod page_maintenance;
 mod read;
@@ -207,7 +210,7 @@ fn write(region: u64, hard_state: HardState, entries: &[LogEntry]) -> LogWrite {
 fn append(store: &Store, region: u64, entries: &[LogEntry], commit: u64) {
     let term = entries.last().map_or(1, |entry| entry.term.0);
     store
-        .write_log(&[write(region, hard_state(term, 0, commit), entries)], &[], &[])
+        .write_log(&[write(region, hard_state(term, 0, commit), entries)], &[], &[], &[])
         .wait()
         .unwrap();
 }
@@ -216,7 +219,7 @@ fn compact(store: &Store, region: u64, first: u64, term_before: u64) {
     let (first, term_before) = (Index(first), Term(term_before));
     let compaction =
         Compaction { region: RegionId(region), peer: peer(region), first, term_before };
-    store.write_log(&[], &[], &[compaction]).wait().unwrap();
+    store.write_log(&[], &[], &[compaction], &[]).wait().unwrap();
 }
 
 /// A task whose proposals have the tickets `10 * index`, and so on.

@@ -91,7 +91,7 @@ impl History {
     }
 
     fn queue(&mut self, writes: Vec<LogWrite>) {
-        let commit = self.store.write_log(&writes, &[], &[]);
+        let commit = self.store.write_log(&writes, &[], &[], &[]);
         for write in &writes {
             self.replica(write.region.0).queue(write);
         }
@@ -195,7 +195,7 @@ impl History {
 
     /// Makes a checkpoint, which has to tell of a snapshot in this region and of no other.
     fn checkpoint_with(&mut self, snapshot_in: Option<u64>) -> Result<(), Down> {
-        let told = self.store.checkpoint()?;
+        let told = self.store.checkpoint()?.replicas;
         let with_snapshot = told.iter().find(|replica| replica.installed.is_some());
         assert_eq!(with_snapshot.map(|replica| replica.region.0), snapshot_in);
         if let Some(region) = snapshot_in {
@@ -293,7 +293,7 @@ impl History {
             self.replica(region).compact(first);
         }
         if !compactions.is_empty() {
-            self.pending.push((vec![], self.store.write_log(&[], &[], &compactions)));
+            self.pending.push((vec![], self.store.write_log(&[], &[], &compactions, &[])));
         }
     }
 

@@ -154,7 +154,7 @@ fn the_newest_hard_state_wins_wherever_it_is() {
     let fs = FaultFs::new(0);
     let (store, _) = open(&fs);
     let vote = |term, whom| write(3, hard_state(term, whom, 0), &[]);
-    store.write_log(&[vote(5, 302)], &[], &[]).wait().unwrap();
+    store.write_log(&[vote(5, 302)], &[], &[], &[]).wait().unwrap();
     store.checkpoint().unwrap();
     drop(store);
     // The log has lost it, the pages have it.
@@ -162,7 +162,7 @@ fn the_newest_hard_state_wins_wherever_it_is() {
     let (store, recovered) = open(&fs);
     assert_eq!(of(&recovered, 3).hard_state, hard_state(5, 302, 0));
     // The log has a newer one.
-    store.write_log(&[vote(6, 301)], &[], &[]).wait().unwrap();
+    store.write_log(&[vote(6, 301)], &[], &[], &[]).wait().unwrap();
     drop(store);
     fs.power_loss(1);
     let (_, recovered) = open(&fs);
@@ -206,7 +206,7 @@ fn a_log_apart_from_the_applied_state_is_reset() {
         }
         let (store, _) = open(&fs);
         let next = write(2, hard_state(8, 202, 10), &[entry(11, 8, Bytes::new())]);
-        store.write_log(&[next], &[], &[]).wait().unwrap();
+        store.write_log(&[next], &[], &[], &[]).wait().unwrap();
         drop(store);
         let (store, recovered) = open(&fs);
         let two = of(&recovered, 2);
@@ -257,7 +257,7 @@ fn the_log_of_idle_regions_shrinks_to_nothing() {
     let fs = FaultFs::new(0);
     let (store, _) = open(&fs);
     // Region 3 votes and writes once, and sleeps; region 2 goes on.
-    store.write_log(&[write(3, hard_state(4, 302, 0), &[])], &[], &[]).wait().unwrap();
+    store.write_log(&[write(3, hard_state(4, 302, 0), &[])], &[], &[], &[]).wait().unwrap();
     run(&store, 4, &[ops(1, &[put("z", "1")])]);
     for i in 1..=100 {
         run(&store, 2, &[filled(i)]);
@@ -305,14 +305,14 @@ fn the_log_of_idle_regions_shrinks_to_nothing() {
 fn a_vote_that_is_on_its_way_is_not_forgotten() {
     let fs = FaultFs::new(0);
     let (store, _) = open(&fs);
-    store.write_log(&[write(3, hard_state(4, 302, 0), &[])], &[], &[]).wait().unwrap();
+    store.write_log(&[write(3, hard_state(4, 302, 0), &[])], &[], &[], &[]).wait().unwrap();
     for i in 1..=100 {
         run(&store, 2, &[filled(i)]);
     }
     store.checkpoint().unwrap();
     compact(&store, 2, 101, 1);
     // Queued, not yet written, when the purge finds region 3's old vote in the oldest segment.
-    let vote = store.write_log(&[write(3, hard_state(5, 301, 0), &[])], &[], &[]);
+    let vote = store.write_log(&[write(3, hard_state(5, 301, 0), &[])], &[], &[], &[]);
     store.purge_log().unwrap();
     vote.wait().unwrap();
     fs.power_loss(1);
@@ -335,7 +335,8 @@ fn a_full_disk_is_told_and_got_over() {
     assert_eq!(get(&store, 2, "b7").unwrap(), big, "reads go on");
     fs.set_capacity(None);
     let (region, applied, installed) = (RegionId(2), Index(19), None);
-    assert_eq!(store.checkpoint().unwrap(), [CheckpointedReplica { region, applied, installed }]);
+    let report = store.checkpoint().unwrap();
+    assert_eq!(report.replicas, [CheckpointedReplica { region, applied, installed }]);
     fs.power_loss(0);
     let (store, recovered) = open(&fs);
     assert_eq!(of(&recovered, 2).applied.0, Index(19));
@@ -349,9 +350,12 @@ fn a_failed_sync_stops_the_log_and_the_checkpoint() {
     run(&store, 2, &[filled(1)]);
     fs.fail_syncs(true);
     let write = write(2, hard_state(1, 0, 1), &[filled(2)]);
-    assert!(store.write_log(std::slice::from_ref(&write), &[], &[]).wait().is_err());
+    assert!(store.write_log(std::slice::from_ref(&write), &[], &[], &[]).wait().is_err());
     fs.fail_syncs(false);
-    assert!(store.write_log(&[write], &[], &[]).wait().is_err(), "a second try proves nothing");
+    assert!(
+        store.write_log(&[write], &[], &[], &[]).wait().is_err(),
+        "a second try proves nothing"
+    );
     assert!(store.checkpoint().is_err(), "nor does a checkpoint");
     assert_eq!(get(&store, 2, "e1").unwrap().len(), 200, "reads go on");
     fs.power_loss(0);
@@ -383,7 +387,7 @@ fn checkpoints_are_wanted_by_size_and_idle_ones_cost_nothing() {
     store.apply(&[task(2, &entries), task(3, &[big])]).unwrap();
     assert!(store.needs_maintenance() && is_checkpoint_made(), "for the pages' sake");
     let operations = fs.operations();
-    assert_eq!(store.checkpoint().unwrap(), []);
+    assert_eq!(store.checkpoint().unwrap().replicas, []);
     assert_eq!(fs.operations(), operations, "there was nothing to do");
     let file = fs.open(&dir.join("pages"), OpenMode::Read).unwrap();
     assert!(file.len().unwrap() > 2 << 20);

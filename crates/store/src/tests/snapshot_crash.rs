@@ -37,11 +37,11 @@ fn work(fs: &FaultFs, sent: &Sent, is_new: bool, at: &mut Progress) -> Result<()
     let voted = hard_state(2, 202, 0);
     if is_new {
         let birth = born_by_message(2, peer(2), voted);
-        store.write_log(&[], &[birth], &[]).wait()?;
+        store.write_log(&[], &[birth], &[], &[]).wait()?;
     } else {
         let entries = [ops(1, &[put("a", "1")]), ops(2, &[put("gzz", "2")]), ops(3, &[])];
         let state = HardState { commit: Index(2), ..voted };
-        store.write_log(&[write(2, state, &entries)], &[], &[]).wait()?;
+        store.write_log(&[write(2, state, &entries)], &[], &[], &[]).wait()?;
         at.acknowledged = 3;
         store.apply(&[task(2, &entries[..2])])?;
     }
@@ -59,15 +59,15 @@ fn work(fs: &FaultFs, sent: &Sent, is_new: bool, at: &mut Progress) -> Result<()
     // Raft has taken it, in the sender's term.
     let taken = hard_state(4, 0, 0);
     store.install(&install_task(sent, stage, taken))?;
-    let told = store.checkpoint()?;
+    let told = store.checkpoint()?.replicas;
     assert!(told.iter().any(|replica| replica.installed == Some(stage)), "{told:?}");
     at.is_rooted = true;
-    store.write_log(&[reset(sent, taken)], &[], &[]).wait()?;
+    store.write_log(&[reset(sent, taken)], &[], &[], &[]).wait()?;
     at.vote = Some(taken);
     at.acknowledged = sent.head.index.0;
     let next = next_entry(sent);
     let state = HardState { commit: next.index, ..hard_state(4, 202, 0) };
-    store.write_log(&[write(2, state, std::slice::from_ref(&next))], &[], &[]).wait()?;
+    store.write_log(&[write(2, state, std::slice::from_ref(&next))], &[], &[], &[]).wait()?;
     at.vote = Some(state);
     at.acknowledged = next.index.0;
     store.apply(&[task(2, &[next])])?;
@@ -75,7 +75,7 @@ fn work(fs: &FaultFs, sent: &Sent, is_new: bool, at: &mut Progress) -> Result<()
     let (first, term_before) = (Index(sent.head.index.0 + 2), Term(4));
     let (region, peer) = (RegionId(2), peer(2));
     let compaction = Compaction { region, peer, first, term_before };
-    store.write_log(&[], &[], &[compaction]).wait()?;
+    store.write_log(&[], &[], &[compaction], &[]).wait()?;
     store.purge_log()?;
     Ok(())
 }

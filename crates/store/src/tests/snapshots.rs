@@ -73,9 +73,9 @@ fn take(store: &Store, sent: &Sent, hard_state: HardState) {
     assert_eq!((installed.rows, installed.index), (sent.end.rows, sent.head.index));
     let told = store.checkpoint().unwrap();
     let region = sent.head.descriptor.id;
-    let told = told.into_iter().find(|replica| replica.region == region).unwrap();
+    let told = told.replicas.into_iter().find(|replica| replica.region == region).unwrap();
     assert_eq!((told.applied, told.installed), (sent.head.index, Some(stage)));
-    store.write_log(&[reset(sent, hard_state)], &[], &[]).wait().unwrap();
+    store.write_log(&[reset(sent, hard_state)], &[], &[], &[]).wait().unwrap();
 }
 
 /// A store with rows in region 2: short and long ones, some of them gone again.
@@ -129,15 +129,15 @@ fn a_snapshot_takes_the_place_of_a_replica_while_others_are_applied() {
     assert_eq!(digest(&to, 2), digest(&from, 2));
     to.check().unwrap();
     let told = to.checkpoint().unwrap();
-    let told: Vec<_> = told.iter().filter_map(|replica| replica.installed).collect();
+    let told: Vec<_> = told.replicas.iter().filter_map(|replica| replica.installed).collect();
     assert_eq!(told, [stage]);
-    to.write_log(&[reset(&sent, elected)], &[], &[]).wait().unwrap();
+    to.write_log(&[reset(&sent, elected)], &[], &[], &[]).wait().unwrap();
     assert_eq!(to.check().unwrap().promised, 0);
     let next = ops(122, &[put("c", "next")]);
     let next = LogEntry { term: Term(4), ..next };
     run(&to, 2, std::slice::from_ref(&next));
     run(&from, 2, std::slice::from_ref(&next));
-    assert!(to.checkpoint().unwrap().iter().all(|replica| replica.installed.is_none()));
+    assert!(to.checkpoint().unwrap().replicas.iter().all(|replica| replica.installed.is_none()));
     assert_eq!(to.stats().snapshots_installed, 1);
     drop(to);
     fs.power_loss(1);
@@ -315,7 +315,7 @@ fn split_sender() -> (Store, Sent, Sent, Sent) {
     let before = send(&from, 2, 4 << 10);
     append(&from, 2, &[split_entry(41)], 41);
     from.apply(&[task(2, &[split_entry(41)])]).unwrap();
-    from.write_log(&[], &[born_by_split(41)], &[]).wait().unwrap();
+    from.write_log(&[], &[born_by_split(41)], &[], &[]).wait().unwrap();
     let (after, child) = (send(&from, 2, 4 << 10), send(&from, CHILD, 4 << 10));
     (from, before, after, child)
 }
@@ -332,7 +332,7 @@ fn a_parent_that_has_shrunk_and_its_child_come_one_after_the_other() {
     // The child's range is the parent's here.
     assert_eq!(offer(&to, &child), StageOffer::Held(RegionId(2)));
     let birth = born_by_message(CHILD, peer(CHILD), hard_state(6, 802, 0));
-    to.write_log(&[], &[birth], &[]).wait().unwrap();
+    to.write_log(&[], &[birth], &[], &[]).wait().unwrap();
     let stage = receive(&to, &after);
     assert_eq!(offer(&to, &child), StageOffer::Held(RegionId(2)), "not published yet");
     let installed = to.install(&install_task(&after, stage, elected)).unwrap();
@@ -344,9 +344,9 @@ fn a_parent_that_has_shrunk_and_its_child_come_one_after_the_other() {
     to.install(&install_task(&child, child_stage, voted)).unwrap();
     to.check().unwrap();
     let told = to.checkpoint().unwrap();
-    let told: Vec<_> = told.iter().filter_map(|replica| replica.installed).collect();
+    let told: Vec<_> = told.replicas.iter().filter_map(|replica| replica.installed).collect();
     assert_eq!(told, [stage, child_stage]);
-    to.write_log(&[reset(&after, elected), reset(&child, voted)], &[], &[]).wait().unwrap();
+    to.write_log(&[reset(&after, elected), reset(&child, voted)], &[], &[], &[]).wait().unwrap();
     let report = to.check().unwrap();
     assert_eq!((report.uninitialised, report.regions, report.promised), (0, 5, 0));
     for region in [2, CHILD] {
@@ -369,7 +369,7 @@ fn a_range_that_was_split_off_meanwhile_is_refused_in_the_transaction() {
     assert_eq!(to.check().unwrap().promised, 1);
     append(&to, 2, &[split_entry(1)], 1);
     to.apply(&[task(2, &[split_entry(1)])]).unwrap();
-    to.write_log(&[], &[born_by_split(1)], &[]).wait().unwrap();
+    to.write_log(&[], &[born_by_split(1)], &[], &[]).wait().unwrap();
     assert_eq!(to.check().unwrap().promised, 0, "the child holds a part of it");
     let error = to.install(&install_task(&before, stage, hard_state(1, 0, 0))).unwrap_err();
     let is_held = matches!(error, Error::RangeHeld { region: RegionId(2), holder: RegionId(8) });
@@ -390,14 +390,14 @@ fn installed() -> (Store, Sent, StageId) {
 #[should_panic(expected = "the log is reset to 10, but only 0 is durable")]
 fn the_log_is_not_reset_before_a_root_has_the_snapshot() {
     let (to, sent, _) = installed();
-    drop(to.write_log(&[reset(&sent, hard_state(1, 0, 0))], &[], &[]));
+    drop(to.write_log(&[reset(&sent, hard_state(1, 0, 0))], &[], &[], &[]));
 }
 
 #[test]
 #[should_panic(expected = "a write between a snapshot and the reset of the log")]
 fn nothing_is_written_between_a_snapshot_and_the_reset() {
     let (to, ..) = installed();
-    drop(to.write_log(&[write(2, hard_state(3, 202, 10), &[])], &[], &[]));
+    drop(to.write_log(&[write(2, hard_state(3, 202, 10), &[])], &[], &[], &[]));
 }
 
 #[test]
@@ -412,7 +412,7 @@ fn a_stage_is_installed_once() {
 fn a_snapshot_takes_no_vote_back() {
     let sent = send(&sender(10), 2, 4 << 10);
     let (to, _) = open(&FaultFs::new(0));
-    to.write_log(&[write(2, hard_state(4, 202, 0), &[])], &[], &[]).wait().unwrap();
+    to.write_log(&[write(2, hard_state(4, 202, 0), &[])], &[], &[], &[]).wait().unwrap();
     let stage = receive(&to, &sent);
     let _ = to.install(&install_task(&sent, stage, hard_state(3, 0, 0)));
 }
@@ -425,7 +425,7 @@ fn a_replica_with_unborn_children_takes_no_snapshot() {
     let (to, _) = open(&fs);
     append(&to, 2, &[split_entry(1)], 1);
     to.apply(&[task(2, &[split_entry(1)])]).unwrap();
-    to.write_log(&[], &[born_by_split(1)], &[]).wait().unwrap();
+    to.write_log(&[], &[born_by_split(1)], &[], &[]).wait().unwrap();
     drop(to);
     let directory = try_directory(&fs, config()).unwrap();
     let (to, found) = begin_all(directory, &regions()).unwrap();

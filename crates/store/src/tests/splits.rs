@@ -71,7 +71,7 @@ fn the_new_region_has_its_rows_and_the_old_one_the_rest() {
     let old = store.read().region(RegionId(2), Some(1)).unwrap_err();
     assert!(matches!(old, ReadError::EpochNotMatch(_)), "a read that was granted before");
     assert_eq!(before.region(RegionId(2), Some(1)).unwrap().get(b"a").unwrap().unwrap(), "1");
-    store.write_log(&[], &[birth_at(2, 2)], &[]).wait().unwrap();
+    store.write_log(&[], &[birth_at(2, 2)], &[], &[]).wait().unwrap();
     store.check().unwrap();
     assert_eq!(store.region_digest(RegionId(CHILD)).unwrap().0, SPLIT_INDEX);
 }
@@ -145,7 +145,7 @@ fn work(fs: &FaultFs, late: bool, at: &mut Progress) -> Result<(), Error> {
     let directory = try_directory(fs, config())?;
     let (store, _) = begin_all(directory, &regions())?;
     let first = [ops(1, &[put("a", "1")]), ops(2, &[put("e", "2")])];
-    store.write_log(&[write(2, hard_state(1, 0, 2), &first)], &[], &[]).wait()?;
+    store.write_log(&[write(2, hard_state(1, 0, 2), &first)], &[], &[], &[]).wait()?;
     store.apply(&[task(2, &first)])?;
     if !late {
         store.checkpoint()?;
@@ -154,29 +154,29 @@ fn work(fs: &FaultFs, late: bool, at: &mut Progress) -> Result<(), Error> {
     at.split_logged = true;
     // Nothing is synced of its commit but by the birth.
     let logged = write(2, hard_state(1, 0, 2), std::slice::from_ref(&split));
-    store.write_log(&[logged], &[], &[]).wait()?;
+    store.write_log(&[logged], &[], &[], &[]).wait()?;
     store.apply(&[task(2, &[split])])?;
     at.has_child_rows = true;
-    let birth = store.write_log(&[], &[birth(SPLIT_AT)], &[]);
+    let birth = store.write_log(&[], &[birth(SPLIT_AT)], &[], &[]);
     let voted = HardState { vote: Some(PeerId(802)), ..hard_state(6, 0, SPLIT_INDEX.0) };
-    let vote = store.write_log(&[write(CHILD, voted, &[])], &[], &[]);
+    let vote = store.write_log(&[write(CHILD, voted, &[])], &[], &[], &[]);
     vote.wait()?;
     at.child_vote = Some(voted);
     birth.wait()?;
     for index in 6..10 {
         let entries = [child_entry(index)];
         let written = write(CHILD, HardState { commit: Index(index), ..voted }, &entries);
-        store.write_log(&[written], &[], &[]).wait()?;
+        store.write_log(&[written], &[], &[], &[]).wait()?;
         at.child_entries = index;
         store.apply(&[task(CHILD, &entries)])?;
         if index == 8 {
-            let durable = store.checkpoint()?;
+            let durable = store.checkpoint()?.replicas;
             let child = durable.iter().find(|replica| replica.region == RegionId(CHILD));
             at.child_durable = child.expect("it was applied since").applied.0;
             let (first, term_before) = (Index(9), Term(6));
             let (region, peer) = (RegionId(CHILD), peer(CHILD));
             let compaction = Compaction { region, peer, first, term_before };
-            store.write_log(&[], &[], &[compaction]).wait()?;
+            store.write_log(&[], &[], &[compaction], &[]).wait()?;
             store.purge_log()?;
         }
     }
@@ -207,7 +207,7 @@ fn inspect(fs: &FaultFs, progress: &Progress, at: &str) -> usize {
         ([unborn], Some(_)) => {
             let UnbornReplica { hard_state, last, ref tail, .. } = *unborn;
             // The birth is written again: it must not take the vote back.
-            store.write_log(&[], &[birth(parent.hard_state.commit.0)], &[]).wait().unwrap();
+            store.write_log(&[], &[birth(parent.hard_state.commit.0)], &[], &[]).wait().unwrap();
             let committed = (hard_state.commit.0 - SPLIT_INDEX.0) as usize;
             if committed > 0 {
                 store.apply(&[task(CHILD, &tail[..committed])]).unwrap();
@@ -215,7 +215,7 @@ fn inspect(fs: &FaultFs, progress: &Progress, at: &str) -> usize {
             (hard_state, last, SPLIT_INDEX)
         }
         ([], Some(_)) => {
-            store.write_log(&[], &[birth(parent.hard_state.commit.0)], &[]).wait().unwrap();
+            store.write_log(&[], &[birth(parent.hard_state.commit.0)], &[], &[]).wait().unwrap();
             (RecoveredReplica::hard_state_of_split(), SPLIT_INDEX, SPLIT_INDEX)
         }
         ([], None) => {
@@ -318,7 +318,7 @@ fn a_log_of_an_unknown_replica_is_refused() {
     let fs = FaultFs::new(0);
     let (store, _) = open(&fs);
     let stray = LogWrite { peer: PeerId(999), ..write(2, hard_state(1, 0, 0), &[]) };
-    store.write_log(&[stray], &[], &[]).wait().unwrap();
+    store.write_log(&[stray], &[], &[], &[]).wait().unwrap();
     drop(store);
     let error = try_open(&fs).unwrap_err().to_string();
     assert!(error.contains("the log has a replica 999 that no region has"), "{error}");
@@ -331,7 +331,7 @@ fn a_birth_that_the_rows_should_have_is_refused() {
     let entries: Vec<_> = (1..=SPLIT_AT).map(|index| ops(index, &[])).collect();
     run(&store, 2, &entries);
     store.checkpoint().unwrap();
-    store.write_log(&[], &[birth(SPLIT_AT)], &[]).wait().unwrap();
+    store.write_log(&[], &[birth(SPLIT_AT)], &[], &[]).wait().unwrap();
     drop(store);
     let error = try_open(&fs).unwrap_err().to_string();
     assert!(error.contains("region 8 was split off from 2 by its entry 3"), "{error}");

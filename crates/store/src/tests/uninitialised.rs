@@ -37,33 +37,33 @@ pub(super) fn split_entry(index: u64) -> LogEntry {
 }
 
 /// A vote for the child's other replica.
-fn vote(term: u64) -> HardState {
+pub(super) fn vote(term: u64) -> HardState {
     hard_state(term, CHILD * 100 + 2, 0)
 }
 
 /// The first vote, in the step that makes the replica.
-fn vote_first(store: &Store, term: u64) {
+pub(super) fn vote_first(store: &Store, term: u64) {
     let write = write(CHILD, vote(term), &[]);
     let birth = born_by_message(CHILD, peer(CHILD), vote(term));
-    store.write_log(&[write], &[birth], &[]).wait().unwrap();
+    store.write_log(&[write], &[birth], &[], &[]).wait().unwrap();
 }
 
 fn vote_again(store: &Store, term: u64) {
-    store.write_log(&[write(CHILD, vote(term), &[])], &[], &[]).wait().unwrap();
+    store.write_log(&[write(CHILD, vote(term), &[])], &[], &[], &[]).wait().unwrap();
 }
 
-fn start(fs: &FaultFs) -> (Store, RecoveredReplicas) {
+pub(super) fn start(fs: &FaultFs) -> (Store, RecoveredReplicas) {
     begin_all(try_directory(fs, config()).unwrap(), &regions()).unwrap()
 }
 
-fn crash(fs: &FaultFs, store: Store) -> (Store, RecoveredReplicas) {
+pub(super) fn crash(fs: &FaultFs, store: Store) -> (Store, RecoveredReplicas) {
     drop(store);
     fs.power_loss(3);
     start(fs)
 }
 
 /// Whether the log holds anything of a replica. No store may have the directory open.
-fn is_in_log(fs: &FaultFs, peer: PeerId) -> bool {
+pub(super) fn is_in_log(fs: &FaultFs, peer: PeerId) -> bool {
     let dir = Path::new("/data/store/log");
     let (log, _) = LogEngine::open_with(Arc::new(fs.clone()), dir, config().log).unwrap();
     log.group(peer.0).is_some()
@@ -106,7 +106,7 @@ fn a_birth_by_a_message_is_synced_though_no_write_asks_for_it() {
         let fs = FaultFs::new(seed);
         let (store, _) = start(&fs);
         let birth = born_by_message(CHILD, peer(CHILD), vote(7));
-        store.write_log(&[], &[birth], &[]).wait().unwrap();
+        store.write_log(&[], &[birth], &[], &[]).wait().unwrap();
         drop(store);
         fs.power_loss(seed);
         assert_eq!(start(&fs).1.uninitialised, [the_child(7)], "seed {seed}");
@@ -142,7 +142,7 @@ fn no_vote_is_taken_back() {
     let (store, _) = start(&fs);
     vote_first(&store, 7);
     let (store, _) = crash(&fs, store);
-    drop(store.write_log(&[write(CHILD, hard_state(7, 801, 0), &[])], &[], &[]));
+    drop(store.write_log(&[write(CHILD, hard_state(7, 801, 0), &[])], &[], &[], &[]));
 }
 
 #[test]
@@ -151,17 +151,17 @@ fn a_replica_without_data_has_no_entries() {
     let fs = FaultFs::new(0);
     let (store, _) = start(&fs);
     vote_first(&store, 7);
-    drop(store.write_log(&[write(CHILD, vote(7), &[ops(1, &[])])], &[], &[]));
+    drop(store.write_log(&[write(CHILD, vote(7), &[ops(1, &[])])], &[], &[], &[]));
 }
 
 /// Applies the split, and writes the birth unless it is lost.
-fn split(store: &Store, is_written: bool) {
+pub(super) fn split(store: &Store, is_written: bool) {
     append(store, 2, &[split_entry(1)], 1);
     store.apply(&[task(2, &[split_entry(1)])]).unwrap();
     if is_written {
         // With the next write of the replica, which is synced.
         let next = write(3, hard_state(1, 0, 0), &[]);
-        store.write_log(&[next], &[born_by_split(1)], &[]).wait().unwrap();
+        store.write_log(&[next], &[born_by_split(1)], &[], &[]).wait().unwrap();
     }
 }
 
@@ -206,7 +206,7 @@ fn a_split_takes_a_vote_over() {
         }
         if !is_rooted {
             store.apply(&[task(2, &[split_entry(1)])]).unwrap();
-            store.write_log(&[], &[born_by_split(1)], &[]).wait().unwrap();
+            store.write_log(&[], &[born_by_split(1)], &[], &[]).wait().unwrap();
         }
         store.checkpoint().unwrap();
         let report = store.check().unwrap_or_else(|error| panic!("{at}: {error}"));
@@ -237,10 +237,10 @@ fn a_late_birth_by_a_message_does_not_hide_that_of_a_split() {
     split(&store, true);
     let late = hard_state(6, CHILD * 100 + 2, 0);
     let late = born_by_message(CHILD, peer(CHILD), late);
-    store.write_log(&[], &[late], &[]).wait().unwrap();
+    store.write_log(&[], &[late], &[], &[]).wait().unwrap();
     let entries = [entry(6, 6, data(&[(2, &[put("a", "1")])]))];
     let voted = hard_state(6, CHILD * 100 + 2, 5);
-    store.write_log(&[write(CHILD, voted, &entries)], &[], &[]).wait().unwrap();
+    store.write_log(&[write(CHILD, voted, &entries)], &[], &[], &[]).wait().unwrap();
     let (_, found) = crash(&fs, store);
     assert_eq!(found.uninitialised, []);
     assert_eq!((found.unborn[0].last, found.unborn[0].hard_state), (Index(6), voted));
@@ -251,9 +251,9 @@ fn a_replica_that_is_no_member_goes_when_a_split_makes_the_region() {
     for is_in_root in [false, true] {
         let fs = FaultFs::new(0);
         let (store, _) = start(&fs);
-        let stray = PeerId(899);
+        let stray = PeerId(799);
         let birth = born_by_message(CHILD, stray, hard_state(9, 802, 0));
-        store.write_log(&[], &[birth], &[]).wait().unwrap();
+        store.write_log(&[], &[birth], &[], &[]).wait().unwrap();
         if is_in_root {
             store.checkpoint().unwrap();
         }
@@ -275,10 +275,29 @@ fn two_replicas_of_a_region_without_data_are_refused() {
     let (store, _) = start(&fs);
     vote_first(&store, 7);
     let birth = born_by_message(CHILD, PeerId(899), vote(7));
-    store.write_log(&[], &[birth], &[]).wait().unwrap();
+    store.write_log(&[], &[birth], &[], &[]).wait().unwrap();
     drop(store);
     let error = begin_all(try_directory(&fs, config()).unwrap(), &regions()).unwrap_err();
     assert!(error.to_string().contains("region 8 has a second replica 899"), "{error}");
+}
+
+/// A message for a replica of a region, maybe with the region's range.
+pub(super) fn message(
+    region: u64,
+    to: PeerId,
+    range: Option<(&'static str, &'static str)>,
+) -> Envelope {
+    Envelope {
+        region: RegionId(region),
+        from: Peer { id: PeerId(region * 100 + 2), store: StoreId(2) },
+        to: Peer { id: to, store: HERE },
+        epoch: Epoch::default(),
+        gc_floor: Index(0),
+        range: range.map(|(start, end)| {
+            Box::new(KeyRange { space: Space::Raw, start: start.into(), end: end.into() })
+        }),
+        message: Message::default(),
+    }
 }
 
 #[test]
@@ -286,17 +305,7 @@ fn a_message_is_admitted_where_no_region_holds_its_range() {
     let fs = FaultFs::new(0);
     let some = [region(2, Space::Raw, "d", "h"), region(3, Space::Raw, "k", "p")];
     let (store, _) = try_begin(&fs, config(), &some).unwrap();
-    let message = |range: Option<(&'static str, &'static str)>| Envelope {
-        region: RegionId(CHILD),
-        from: Peer { id: PeerId(802), store: StoreId(2) },
-        to: Peer { id: peer(CHILD), store: HERE },
-        epoch: Epoch::default(),
-        gc_floor: Index(0),
-        range: range.map(|(start, end)| {
-            Box::new(KeyRange { space: Space::Raw, start: start.into(), end: end.into() })
-        }),
-        message: Message::default(),
-    };
+    let message = |range| message(CHILD, peer(CHILD), range);
     let admit = |range| store.admit(&message(range)).unwrap();
     for free in [("", "d"), ("h", "k"), ("p", ""), ("hh", "i")] {
         assert_eq!(admit(Some(free)), Ok(()), "{free:?}");

@@ -20,7 +20,7 @@ struct OwnLog {
 
 impl ReplicaLog for OwnLog {
     fn write(&self, writes: &[LogWrite], compactions: &[Compaction]) -> Result<()> {
-        Ok(self.store.write_log(writes, &[], compactions).wait().map(|_| ())?)
+        Ok(self.store.write_log(writes, &[], compactions, &[]).wait().map(|_| ())?)
     }
 
     fn fetch(&self, fetch: &LogFetch) -> Result<Option<Vec<LogEntry>>> {

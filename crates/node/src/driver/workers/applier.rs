@@ -1,13 +1,14 @@
 //! Applies committed entries of all regions of a store: the whole queue in one transaction, and
-//! installs snapshots between entries, each in a transaction of its own.
+//! installs snapshots and ends replicas between entries, each in a transaction of its own.
 
 use std::sync::Arc;
 
-use flotilla_region::{ApplyTask, Event, InstallTask, StageId};
+use flotilla_region::{ApplyTask, EndTask, Event, InstallTask, StageId};
 use flotilla_store::{Error, Store};
 
 use super::checkpointer::CheckpointSignal;
 use super::work_queue::WorkQueue;
+use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::tickets::{TicketAnswer, Tickets};
 use crate::drop_notify::DropNotify;
@@ -21,6 +22,8 @@ pub(crate) enum ApplyWork {
     Install(Box<InstallTask>),
     /// A snapshot that is not installed.
     Discard(StageId),
+    /// A replica that ends.
+    End(EndTask),
 }
 
 impl ApplyWork {
@@ -30,7 +33,7 @@ impl ApplyWork {
             Self::Entries(task) => {
                 task.entries.iter().map(|committed| 64 + committed.entry.data.len()).sum()
             }
-            Self::Install(_) | Self::Discard(_) => 256,
+            Self::Install(_) | Self::Discard(_) | Self::End(_) => 256,
         }
     }
 }
@@ -41,6 +44,7 @@ pub(crate) struct Applier {
     pub(crate) queue: Arc<WorkQueue<ApplyWork>>,
     pub(crate) mailboxes: Mailboxes,
     pub(crate) tickets: Arc<Tickets>,
+    pub(crate) routes: Arc<RoutingTable>,
     pub(crate) signal: Arc<CheckpointSignal>,
     pub(crate) failure: NodeFailure,
 }
@@ -80,6 +84,10 @@ impl Applier {
                     self.apply(entries, &mut done)?;
                     self.install(&task)?;
                 }
+                ApplyWork::End(task) => {
+                    self.apply(entries, &mut done)?;
+                    self.end(&task)?;
+                }
             }
         }
         self.apply(entries, &mut done)?;
@@ -104,6 +112,23 @@ impl Applier {
             changes: replica.changes,
             size: replica.size,
         }));
+        Ok(())
+    }
+
+    /// Ends a replica. Its slot has no successor until a durable root has that, so the next
+    /// checkpoint comes at once.
+    fn end(&self, task: &EndTask) -> Result<(), Error> {
+        let ended = self.store.end(task)?;
+        // From now on reads find no rows: nor do requests find the region.
+        if ended.region.is_some() {
+            self.routes.end(task.region);
+        }
+        if !ended.replicas.is_empty() {
+            tracing::info!(
+                region = %task.region, peer = %task.peer, rows = ended.rows_removed, "ended"
+            );
+        }
+        self.signal.demand();
         Ok(())
     }
 

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flotilla_pagestore::Error as PagesError;
-use flotilla_region::Event;
-use flotilla_store::{CheckpointedReplica, DirtyLimits, Error, Pacer, Store, StoreMaintenance};
+use flotilla_region::{EndTask, Event};
+use flotilla_store::{
+    CheckpointReport, CheckpointedReplica, DirtyLimits, Error, Pacer, Store, StoreMaintenance,
+};
 use parking_lot::{Condvar, Mutex};
 
 use crate::driver::shard_message::Mailboxes;
@@ -209,11 +211,13 @@ impl Checkpointer {
 
     /// Notifies the shards of a checkpoint, and purges what earlier ones have made superfluous: the
     /// shards answer this checkpoint with compactions, which are written before the next.
-    fn complete(&self, durable: Vec<CheckpointedReplica>) -> Result<(), Error> {
-        self.mailboxes.complete_all(durable.into_iter().map(|replica| {
+    fn complete(&self, durable: CheckpointReport) -> Result<(), Error> {
+        self.mailboxes.complete_all(durable.replicas.into_iter().map(|replica| {
             let CheckpointedReplica { region, applied, installed } = replica;
             Event::Checkpointed { region, applied, installed }
         }));
+        let ended = |EndTask { region, peer }| Event::Ended { region, peer };
+        self.mailboxes.complete_all(durable.ended.into_iter().map(ended));
         // After the checkpoint: what it made durable is what the log may lose.
         let purged = self.store.purge_log()?;
         if purged.segments > 0 {

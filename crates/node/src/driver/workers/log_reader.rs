@@ -159,7 +159,7 @@ mod tests {
         let (entries, sync) = (entries.collect(), true);
         let (region, peer, number, reset) = (REGION, PEER, 1, None);
         let write = LogWrite { region, peer, number, hard_state, entries, sync, reset };
-        store.write_log(&[write], &[], &[]).wait().expect("a good disk");
+        store.write_log(&[write], &[], &[], &[]).wait().expect("a good disk");
         LogReader {
             store: crate::drop_notify::drop_notify(store).0,
             queue: Arc::new(WorkQueue::new()),

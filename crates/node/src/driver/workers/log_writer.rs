@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use flotilla_region::{Compaction, Event, LogWrite, RegionId, ReplicaBirth};
+use flotilla_region::{Compaction, Event, LogWrite, PeerId, RegionId, ReplicaBirth};
 use flotilla_store::Store;
 
 use super::commit_delay::CommitDelay;
@@ -26,6 +26,8 @@ pub(crate) enum LogTask {
     Birth(ReplicaBirth),
     /// Entries that one replica no longer needs.
     Compact(Compaction),
+    /// The log of a replica that has ended.
+    Remove(PeerId),
 }
 
 impl LogTask {
@@ -37,7 +39,7 @@ impl LogTask {
                 128 + data + write.entries.len() * 32
             }
             Self::Birth(_) => 256,
-            Self::Compact(_) => 64,
+            Self::Compact(_) | Self::Remove(_) => 64,
         }
     }
 }
@@ -59,6 +61,7 @@ impl LogWriterThread {
     pub(crate) fn run(self) {
         let mut tasks = Vec::new();
         let (mut writes, mut births, mut compactions) = (Vec::new(), Vec::new(), Vec::new());
+        let mut removals = Vec::new();
         let mut commit_delay = CommitDelay::default();
         while self.queue.take(&mut tasks).is_some() {
             if let Some(until) = commit_delay.delay_until(Instant::now()) {
@@ -75,18 +78,20 @@ impl LogWriterThread {
                     LogTask::Birth(_) => true,
                     // A batch has births behind writes: writes of a new replica are for the next.
                     LogTask::Write(_) => bytes < BATCH_BYTES && births.is_empty(),
-                    LogTask::Compact(_) => bytes < BATCH_BYTES,
+                    LogTask::Compact(_) | LogTask::Remove(_) => bytes < BATCH_BYTES,
                 }) {
                     bytes += task.weight();
                     match task {
                         LogTask::Write(write) => writes.push(write),
                         LogTask::Birth(birth) => births.push(birth),
                         LogTask::Compact(compaction) => compactions.push(compaction),
+                        LogTask::Remove(peer) => removals.push(peer),
                     }
                 }
                 // The engine starts no threads: this one waits for the disk, for all regions
                 // (decision 3, `docs/decisions/0003-who-flushes.md`).
-                if let Err(error) = self.store.write_log(&writes, &births, &compactions).wait() {
+                let commit = self.store.write_log(&writes, &births, &compactions, &removals);
+                if let Err(error) = commit.wait() {
                     self.failure.report(&format!("the log cannot be written: {error}"));
                     return;
                 }
@@ -96,6 +101,7 @@ impl LogWriterThread {
                 writes.clear();
                 births.clear();
                 compactions.clear();
+                removals.clear();
             }
             commit_delay.note(began, Instant::now(), count);
         }

@@ -107,9 +107,9 @@ impl RequestFailure {
         match reject {
             ApplyReject::EpochNotMatch { current } => epoch_not_match(descriptor.id, &current),
             ApplyReject::KeyNotInRegion { key } => key_not_in_region(key, descriptor),
-            ApplyReject::TooLarge { .. } | ApplyReject::InvalidSplit(_) => {
-                Self::Refused(reject.to_string())
-            }
+            ApplyReject::TooLarge { .. }
+            | ApplyReject::InvalidSplit(_)
+            | ApplyReject::InvalidMembership(_) => Self::Refused(reject.to_string()),
         }
     }
 
