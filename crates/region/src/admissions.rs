@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::{RegionId, Time};
+use crate::ids::{PeerId, RegionId, Time};
 
 /// How long an answer that the range is held is believed.
 const HELD_MS: u64 = 1000;
@@ -18,7 +18,10 @@ pub(crate) struct Admissions {
 }
 
 enum AdmissionState {
-    Asking,
+    Asking {
+        /// The greatest replica that has ended since, or ends: the answer does not know it.
+        ended: PeerId,
+    },
     HeldUntil(Time),
 }
 
@@ -26,13 +29,13 @@ impl Admissions {
     /// Whether to ask the store about a region now.
     pub(crate) fn ask(&mut self, region: RegionId, now: Time) -> bool {
         match self.asked.get(&region) {
-            Some(AdmissionState::Asking) => return false,
+            Some(AdmissionState::Asking { .. }) => return false,
             Some(AdmissionState::HeldUntil(until)) if now < *until => return false,
             Some(AdmissionState::HeldUntil(_)) => {}
             None if self.asked.len() < REGIONS_MAX => {}
             None => {
                 let is_news = |state: &AdmissionState| match state {
-                    AdmissionState::Asking => true,
+                    AdmissionState::Asking { .. } => true,
                     AdmissionState::HeldUntil(until) => now < *until,
                 };
                 self.asked.retain(|_, state| is_news(state));
@@ -41,13 +44,24 @@ impl Admissions {
                 }
             }
         }
-        self.asked.insert(region, AdmissionState::Asking);
+        self.asked.insert(region, AdmissionState::Asking { ended: PeerId(0) });
         true
     }
 
-    /// The store has answered: the range is free, or the replica has ended.
-    pub(crate) fn answered(&mut self, region: RegionId) {
-        self.asked.remove(&region);
+    /// The store has answered: the range is free, or the replica has ended. Returns the greatest
+    /// replica that has ended since it was asked, or ends: the answer may be older than that end.
+    pub(crate) fn answered(&mut self, region: RegionId) -> PeerId {
+        match self.asked.remove(&region) {
+            Some(AdmissionState::Asking { ended }) => ended,
+            _ => PeerId(0),
+        }
+    }
+
+    /// A replica of the region ends, or has ended.
+    pub(crate) fn end(&mut self, region: RegionId, peer: PeerId) {
+        if let Some(AdmissionState::Asking { ended }) = self.asked.get_mut(&region) {
+            *ended = (*ended).max(peer);
+        }
     }
 
     /// The store has answered that the range is held.
@@ -70,6 +84,17 @@ mod tests {
         assert!(admissions.ask(RegionId(7), Time(11_000)));
         admissions.answered(RegionId(7));
         assert!(admissions.ask(RegionId(7), Time(11_000)));
+    }
+
+    #[test]
+    fn an_answer_does_not_know_of_an_end_after_the_question() {
+        let mut admissions = Admissions::default();
+        admissions.end(RegionId(7), PeerId(3));
+        assert!(admissions.ask(RegionId(7), Time(0)));
+        admissions.end(RegionId(7), PeerId(5));
+        admissions.end(RegionId(7), PeerId(4));
+        assert_eq!(admissions.answered(RegionId(7)), PeerId(5));
+        assert_eq!(admissions.answered(RegionId(7)), PeerId(0), "told once");
     }
 
     #[test]

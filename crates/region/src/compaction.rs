@@ -106,6 +106,11 @@ impl Compactor {
         self.needed = None;
     }
 
+    /// Members may have gone: keeps what is known of those for which `is_listed` holds.
+    pub(crate) fn retain(&mut self, is_listed: impl Fn(PeerId) -> bool) {
+        self.followers.retain(|(peer, _)| is_listed(*peer));
+    }
+
     /// Time has passed, once, for a leader.
     pub(crate) fn tick(&mut self) {
         for (_, follower) in &mut self.followers {

@@ -7,10 +7,12 @@
 //!   [`Consensus::can_request_read_index`].
 
 use bytes::Bytes;
-use raft::eraftpb::{self, Entry, HardState};
+use raft::eraftpb::{self, ConfChangeV2, ConfState, Entry, HardState};
 use raft::{GetEntriesContext, ProgressState, RawNode, Ready, SnapshotStatus, StateRole, Storage};
 
 use crate::config::Config;
+use crate::convert;
+use crate::descriptor::Descriptor;
 use crate::ids::{Index, PeerId, Term};
 use crate::log_window::LogWindow;
 use crate::recovered_replica::RecoveredReplica;
@@ -95,6 +97,47 @@ impl Consensus {
         (place, self.term())
     }
 
+    /// Makes an entry of a change of the replicas, and returns it: raft puts an empty one in the
+    /// place of a change that it does not want. None if it takes no entry at all.
+    ///
+    /// # Panics
+    ///
+    /// If the replica does not lead.
+    pub(crate) fn propose_change(&mut self, change: ConfChangeV2) -> Option<Entry> {
+        assert_eq!(self.role(), Role::Leader, "only a leader proposes");
+        let place = self.raw.raft.raft_log.last_index() + 1;
+        self.raw.propose_conf_change(vec![], change).ok()?;
+        let appended = self.raw.raft.raft_log.unstable_entries().last().cloned();
+        let appended = appended.expect("an entry that was just appended is not written");
+        assert_eq!(appended.index, place, "a proposal makes one entry");
+        Some(appended)
+    }
+
+    /// The region has these members from now on, by this change. Told before raft counts the entry
+    /// as applied (R18 in `docs/many-regions.md`).
+    pub(crate) fn apply_change(&mut self, change: &ConfChangeV2, descriptor: &Descriptor) {
+        let members = self.raw.apply_conf_change(change);
+        let members = members.expect("raft takes each change that the region takes");
+        let expected = convert::conf_state(descriptor);
+        assert!(
+            is_same_members(&members, &expected),
+            "region {}: raft has {members:?}, the rows have {expected:?}",
+            descriptor.id
+        );
+        self.raw.mut_store().set_members(expected);
+        self.set_election_timeout();
+    }
+
+    /// Whether a change may wait to be applied, one of a predecessor as well.
+    pub(crate) fn has_pending_change(&self) -> bool {
+        self.raw.raft.has_pending_conf()
+    }
+
+    /// Whether the replica votes, as far as it knows.
+    pub(crate) fn is_voter(&self) -> bool {
+        self.raw.raft.promotable()
+    }
+
     /// Hands the lead over to another voter. Raft refuses proposals from now on, until another
     /// leads or an election timeout has passed.
     pub(crate) fn transfer_leader(&mut self, to: PeerId) {
@@ -121,7 +164,8 @@ impl Consensus {
     /// Whether a request for a read index would not be dropped at once.
     pub(crate) fn can_request_read_index(&self) -> bool {
         match self.role() {
-            Role::Leader => self.committed_in_term(),
+            // Raft would answer for a single voter alone, and take itself for that.
+            Role::Leader => self.committed_in_term() && self.is_voter(),
             Role::Follower => self.leader().is_some(),
             Role::Candidate => false,
         }
@@ -291,6 +335,20 @@ impl Consensus {
         let first = self.window().first_index().expect("never fails");
         assert!(first <= self.applied_index().0 + 1, "compacted above the applied index");
     }
+}
+
+/// Whether both name the same members. Raft's are in no order.
+fn is_same_members(one: &ConfState, other: &ConfState) -> bool {
+    let sorted = |ids: &[u64]| {
+        let mut ids = ids.to_vec();
+        ids.sort_unstable();
+        ids
+    };
+    let lists = |state: &ConfState| {
+        let outgoing = [&state.voters_outgoing[..], &state.learners_next];
+        [&state.voters[..], &state.learners, outgoing[0], outgoing[1]].map(sorted)
+    };
+    lists(one) == lists(other) && !one.auto_leave
 }
 
 /// Mixes three numbers to one that looks random (the finisher of splitmix64).

@@ -1,10 +1,12 @@
 //! Conversion between raft's structs and ours. Bytes are moved or shared, never copied.
 
+use bytes::Bytes;
 use raft::eraftpb;
 
 use crate::descriptor::{Descriptor, PeerRole};
 use crate::entry::{EntryKind, HardState, LogEntry};
 use crate::ids::{Index, PeerId, Term};
+use crate::membership_change::MembershipChange;
 use crate::message::{Message, MessageKind};
 
 pub(crate) fn entry_to_raft(entry: LogEntry) -> eraftpb::Entry {
@@ -70,6 +72,30 @@ pub(crate) fn conf_state(descriptor: &Descriptor) -> eraftpb::ConfState {
         }
     }
     state
+}
+
+/// A change of the replicas as raft has it. One that needs a joint configuration is left by another
+/// change: raft would leave it by itself, but forgets that with its leader.
+pub(crate) fn change_to_raft(change: &MembershipChange, context: Bytes) -> eraftpb::ConfChangeV2 {
+    use eraftpb::ConfChangeType as Raft;
+    let singles: Vec<(Raft, PeerId)> = match change {
+        MembershipChange::Add(peer) => vec![(Raft::AddLearnerNode, peer.id)],
+        MembershipChange::Vote { promoted, demoted } => {
+            let promoted = promoted.iter().map(|id| (Raft::AddNode, *id));
+            promoted.chain(demoted.iter().map(|id| (Raft::AddLearnerNode, *id))).collect()
+        }
+        MembershipChange::LeaveJoint => vec![],
+        MembershipChange::Remove(id) => vec![(Raft::RemoveNode, *id)],
+    };
+    let mut out = eraftpb::ConfChangeV2 { context, ..Default::default() };
+    if singles.len() > 1 {
+        out.transition = eraftpb::ConfChangeTransition::Explicit;
+    }
+    for (change_type, id) in singles {
+        let single = eraftpb::ConfChangeSingle { change_type, node_id: id.0, ..Default::default() };
+        out.changes.push(single);
+    }
+    out
 }
 
 /// A snapshot as raft has it: without the rows.
@@ -170,8 +196,6 @@ fn kind_from_raft(kind: eraftpb::MessageType) -> MessageKind {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
 
     fn example(kind: MessageKind) -> Message {

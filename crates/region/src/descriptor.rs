@@ -345,10 +345,10 @@ mod tests {
         assert_eq!(Descriptor::decode(Bytes::copy_from_slice(&old)), Ok(expected.clone()));
         let new = [2, 7, 1, 1, b'b', 1, b'd', 3, 5, 9, 1, 9, 2, 0, 0, 0, 0];
         assert_eq!(expected.encode(), new[..]);
-        // The floor, role, state, and the numbers of removed and merged ones.
-        for at in [9, 13, 14, 15, 16] {
+        // A floor below the replica, a role, a state, and numbers of removed and merged ones.
+        for (at, byte) in [(9, 8), (13, 4), (14, 1), (15, 1), (16, 1)] {
             let mut unknown = new;
-            unknown[at] += 1;
+            unknown[at] = byte;
             assert!(Descriptor::decode(Bytes::copy_from_slice(&unknown)).is_err(), "byte {at}");
         }
     }

@@ -5,11 +5,12 @@ use bytes::Bytes;
 use crate::admin_command::SplitError;
 use crate::descriptor::{Descriptor, Peer};
 use crate::ids::{Index, PeerId, RegionId};
+use crate::membership_change::MembershipError;
 
 /// Why a request was not served. It had no effect and will have none, but for a transfer of
 /// leadership that was not done in time.
 ///
-/// The checks are made in the order of the variants, but for the last six.
+/// The checks are made in the order of the variants, but for the last seven.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reject {
     /// No such region here. The client looks it up again.
@@ -68,6 +69,9 @@ pub enum Reject {
     /// The region's leadership cannot be transferred so, or was not in time.
     #[error(transparent)]
     InvalidTransfer(TransferError),
+    /// The region's replicas cannot be changed so, or not now.
+    #[error(transparent)]
+    InvalidMembership(MembershipRefusal),
     /// No quorum, or no leader, confirmed the read in time. The client repeats it.
     #[error("the read index was not confirmed in time")]
     ReadIndexNotReady,
@@ -83,10 +87,10 @@ pub enum TransferError {
     /// them. It has in a moment.
     #[error("the leader has just been elected and is still applying its log")]
     NewLeader,
-    /// A split waits to be applied. It has in a moment.
-    #[error("a split of the region is under way")]
-    Splitting,
-    /// The region has no such voter.
+    /// A split or a change of the replicas waits to be applied. It has in a moment.
+    #[error("a change of the region is under way")]
+    Changing,
+    /// The region has no such voter, or it loses its vote.
     #[error("peer {0} is no voter of the region")]
     NotVoter(PeerId),
     /// The leader has not heard of it for two heartbeat intervals.
@@ -103,6 +107,39 @@ pub enum TransferError {
     /// It may still do so a little later.
     #[error("peer {0} did not take over in time")]
     TimedOut(PeerId),
+}
+
+/// Why a change of the replicas is not proposed. Nothing has changed, and nothing will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MembershipRefusal {
+    /// The region as it is does not allow it.
+    #[error(transparent)]
+    Change(#[from] MembershipError),
+    /// The leader is new, and has not applied the entries of its predecessors; a change may be
+    /// among them. It has in a moment.
+    #[error("the leader has just been elected and is still applying its log")]
+    NewLeader,
+    /// A split or another change waits to be applied. It has in a moment.
+    #[error("a change of the region is under way")]
+    Changing,
+    /// The leader is handing over. The next one may do it.
+    #[error("the region is changing its leader")]
+    Transferring,
+    /// The leader would lose its vote, or has none. Leadership is to be transferred first.
+    #[error("the leader votes behind a change; its leadership is to be transferred first")]
+    LeaderVote,
+    /// The leader has not heard of the learner for two seconds.
+    #[error("learner {0} has not answered of late")]
+    Silent(PeerId),
+    /// The learner has no data yet, or lacks too much of the log.
+    #[error("the log of learner {0} is too far behind")]
+    Lagging(PeerId),
+    /// Behind the change no majority would be there to decide anything.
+    #[error("behind the change no majority of the voters has answered of late")]
+    NoMajority,
+    /// Raft has put an empty entry in the place of the change.
+    #[error("raft does not take the change now")]
+    Untaken,
 }
 
 /// Why what was found on disk cannot be a replica of the region.

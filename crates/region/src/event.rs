@@ -210,6 +210,17 @@ impl Event {
     }
 }
 
+impl Event {
+    /// The replica that an answer is for, if it may come after the end of that replica.
+    pub(crate) fn answered_replica(&self) -> Option<PeerId> {
+        match self {
+            Self::Fetched { peer, .. } | Self::FetchFailed { peer, .. } => Some(*peer),
+            Self::SnapshotBegun { from, .. } | Self::SnapshotSent { from, .. } => Some(*from),
+            _ => None,
+        }
+    }
+}
+
 /// Why a store makes no replica for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAdmitted {
@@ -228,6 +239,10 @@ pub enum RegionChange {
         index: Index,
         /// The regions that came of it.
         regions: SplitRegions,
+        /// The new ones whose replicas on this store have ended already: their rows are gone, and
+        /// no replica of them is made here (R17 in `docs/many-regions.md`). Another list on each
+        /// replica.
+        ended: Vec<RegionId>,
     },
     /// The region has other replicas, or the same ones in other roles. Changes that were void are
     /// left out.

@@ -9,7 +9,7 @@
 
 use crate::config::Config;
 use crate::consensus::Consensus;
-use crate::descriptor::{Descriptor, Peer};
+use crate::descriptor::{Descriptor, Peer, PeerRole, RegionPeer};
 use crate::error::TransferError;
 use crate::ids::{Index, PeerId, Term, Ticket, Time};
 
@@ -30,9 +30,11 @@ pub(crate) struct LeaderTransfer {
     heard: Vec<(PeerId, Time)>,
     /// The first entry of this leader's term.
     term_start: Index,
-    /// The last split that this leader has proposed, until it is applied.
-    split: Option<Index>,
+    /// The last change of the region that this leader has proposed, until it is applied.
+    change: Option<Index>,
     pending: Option<PendingTransfer>,
+    /// The voter that did not take over when it was last called.
+    failed: Option<PeerId>,
 }
 
 struct PendingTransfer {
@@ -48,7 +50,13 @@ impl LeaderTransfer {
     pub(crate) fn restart(&mut self, last: Index) {
         self.heard = vec![];
         self.term_start = last;
-        self.split = None;
+        self.change = None;
+        self.failed = None;
+    }
+
+    /// The region has these members.
+    pub(crate) fn retain(&mut self, descriptor: &Descriptor) {
+        self.heard.retain(|(peer, _)| descriptor.peer(*peer).is_some());
     }
 
     /// A member has answered this leader.
@@ -59,14 +67,34 @@ impl LeaderTransfer {
         }
     }
 
-    /// A split was proposed.
-    pub(crate) fn note_split(&mut self, index: Index) {
-        self.split = Some(index);
+    /// Whether a member has answered this leader within the last `ms`.
+    pub(crate) fn is_heard(&self, peer: PeerId, now: Time, ms: u64) -> bool {
+        self.heard.iter().any(|heard| heard.0 == peer && now <= heard.1.after_ms(ms))
+    }
+
+    /// A split or a change of the replicas was proposed.
+    pub(crate) fn note_change(&mut self, index: Index) {
+        self.change = Some(index);
+    }
+
+    /// Whether one that was proposed waits to be applied.
+    pub(crate) fn has_change(&self) -> bool {
+        self.change.is_some()
     }
 
     /// Entries were applied.
     pub(crate) fn note_applied(&mut self, index: Index) {
-        self.split = self.split.filter(|split| *split > index);
+        self.change = self.change.filter(|change| *change > index);
+    }
+
+    /// Whether the leader has applied all that its predecessors have committed.
+    pub(crate) fn has_applied_log(&self, consensus: &Consensus) -> bool {
+        consensus.applied_index() >= self.term_start
+    }
+
+    /// Whether a transfer is under way, or its end is not told yet.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending.is_some()
     }
 
     /// The voter that a transfer goes to: `to`, or the one that lacks least.
@@ -81,22 +109,29 @@ impl LeaderTransfer {
         if let Some(pending) = self.pending.as_ref().filter(|_| consensus.is_transferring()) {
             return Err(TransferError::UnderWay(pending.to));
         }
-        // Splits of a predecessor lie below the first entry of this term.
-        if consensus.applied_index() < self.term_start {
+        // Changes of a predecessor lie below the first entry of this term.
+        if !self.has_applied_log(consensus) {
             return Err(TransferError::NewLeader);
         }
-        if self.split.is_some() {
-            return Err(TransferError::Splitting);
+        if self.change.is_some() {
+            return Err(TransferError::Changing);
         }
+        // One that loses its vote would have to hand over at once.
+        let may_lead =
+            |peer: &RegionPeer| matches!(peer.role, PeerRole::Voter | PeerRole::Incoming);
         let check = |peer| self.check_voter(peer, consensus, now, config).map(|()| peer);
         match to {
-            Some(peer) if descriptor.peer(peer).is_none() => Err(TransferError::NotVoter(peer)),
+            Some(peer) if !descriptor.listed(peer).is_some_and(|peer| may_lead(&peer)) => {
+                Err(TransferError::NotVoter(peer))
+            }
             Some(peer) => check(peer),
             None => {
-                let others = || descriptor.peers.iter().map(|peer| peer.id);
+                let voters = || descriptor.peers.iter().filter(|peer| may_lead(peer));
+                let others = || voters().map(|peer| peer.id);
                 let able = others().filter(|peer| check(*peer).is_ok());
-                // The first of those that have as much.
-                let best = able.rev().max_by_key(|peer| consensus.matched(*peer));
+                // The first of those that have as much; one that has just failed comes last.
+                let rank = |peer: &PeerId| (Some(*peer) != self.failed, consensus.matched(*peer));
+                let best = able.rev().max_by_key(rank);
                 let lags = |peer| matches!(check(peer), Err(TransferError::Lagging(_)));
                 let late = || others().find(|peer| lags(*peer)).map(TransferError::Lagging);
                 best.ok_or_else(|| late().unwrap_or(TransferError::NoCandidate))
@@ -113,9 +148,7 @@ impl LeaderTransfer {
         config: &Config,
     ) -> Result<(), TransferError> {
         let fresh_ms = 2 * u64::from(config.heartbeat_ticks) * config.tick_ms;
-        let is_fresh =
-            |heard: &(PeerId, Time)| heard.0 == peer && now <= heard.1.after_ms(fresh_ms);
-        if !self.heard.iter().any(is_fresh) {
+        if !self.is_heard(peer, now, fresh_ms) {
             return Err(TransferError::Silent(peer));
         }
         let lacks_little = |matched| {
@@ -164,6 +197,7 @@ impl LeaderTransfer {
             _ if now >= pending.expires => Err(TransferError::TimedOut(pending.to)),
             _ => return None,
         };
+        self.failed = result.is_err().then_some(pending.to);
         let ticket = self.pending.take().and_then(|pending| pending.ticket);
         Some(TransferOutcome { ticket, result })
     }
@@ -181,9 +215,9 @@ impl LeaderTransfer {
             assert_eq!((pending.to, pending.term), (to, consensus.term()), "another transfer");
             assert!(lease_is_void, "term {} has a lease beside a transfer", consensus.term());
         }
-        if let Some(split) = self.split {
-            assert!(split > consensus.applied_index(), "the split at {split} is applied");
-            assert!(of_raft.is_none(), "a transfer to {of_raft:?} beside the split at {split}");
+        if let Some(change) = self.change {
+            assert!(change > consensus.applied_index(), "the change at {change} is applied");
+            assert!(of_raft.is_none(), "a transfer to {of_raft:?} beside the change at {change}");
         }
     }
 }

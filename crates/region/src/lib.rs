@@ -30,7 +30,8 @@
 //!   its rows and the log is emptied behind it (docs/many-regions.md, R14 and R15).
 //! - The log is kept for replicas that lack it within bounds; beyond them they get a snapshot.
 //!
-//! There are no membership changes yet.
+//! - Members change one at a time, and a replica that is removed ends by a durable root before any
+//!   other store is told that it is gone (docs/many-regions.md, R12, R13, R17, R18).
 
 mod admin_command;
 mod admissions;
@@ -41,6 +42,7 @@ mod consensus;
 mod convert;
 mod descriptor;
 mod effects;
+mod ending_replicas;
 mod entry;
 pub mod entry_data;
 mod epoch;
@@ -55,7 +57,9 @@ mod lease;
 mod log_fetches;
 mod log_marks;
 mod log_window;
+mod membership;
 mod membership_change;
+mod membership_check;
 mod message;
 mod message_filter;
 mod persistence;
@@ -63,6 +67,7 @@ mod proposals;
 mod read_index;
 mod read_path;
 mod recovered_replica;
+mod removed_replicas;
 mod replica;
 mod shard;
 mod snapshot_filter;
@@ -87,7 +92,7 @@ pub use effects::{
     ReadGrant, ReplicaBirth, RoleChange, SnapshotSend, SplitReason, SplitWish, WildTerm,
 };
 pub use entry::{EntryKind, HardState, LogEntry};
-pub use error::{CreateReplicaError, Reject, TransferError};
+pub use error::{CreateReplicaError, MembershipRefusal, Reject, TransferError};
 pub use event::{Event, KeySpan, NotAdmitted, RegionChange, RequestPrecondition};
 pub use ids::{Index, PeerId, RegionId, StageId, StoreId, Term, Ticket, Time};
 pub use membership_change::{

@@ -169,6 +169,11 @@ impl LogWindow {
         self.tail_bytes = 0;
     }
 
+    /// The region has other members: a snapshot is of these.
+    pub(crate) fn set_members(&mut self, members: ConfState) {
+        self.start.conf_state = members;
+    }
+
     /// About the bytes on disk of the entries above `low` up to `high`.
     pub(crate) fn log_bytes(&self, low: Index, high: Index) -> u64 {
         self.marks.between(low, high, Index(self.last))

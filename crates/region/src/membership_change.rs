@@ -12,7 +12,7 @@ use crate::ids::{PeerId, StoreId};
 
 /// The most replicas of a region that vote, in each half of a joint configuration.
 pub const VOTERS_MAX: usize = 7;
-/// The most learners of a region.
+/// The most learners of a region that are added. Those that were voters come on top.
 pub const LEARNERS_MAX: usize = 2;
 /// The most replicas that were removed and whose ends are not confirmed.
 pub const REMOVED_MAX: usize = 8;
@@ -178,6 +178,11 @@ fn add(region: &mut Descriptor, peer: Peer) -> Result<u64, MembershipError> {
     if is_taken {
         return Err(MembershipError::StoreTaken(peer.store));
     }
+    let learners = region.peers.iter().filter(|peer| peer.role == PeerRole::Learner).count();
+    // Those that lose their votes may be more, for a while.
+    if learners >= LEARNERS_MAX {
+        return Err(MembershipError::Limit);
+    }
     region.peers.push(RegionPeer { role: PeerRole::Learner, ..peer.into() });
     region.set_floor(peer.id);
     Ok(1)
@@ -244,13 +249,165 @@ fn check_limits(region: &Descriptor) -> Result<(), MembershipError> {
     if halves.contains(&0) {
         return Err(MembershipError::NoVoter);
     }
-    // Those that go become learners, which may be one more for a while.
     let is_within = halves.iter().all(|voters| *voters <= VOTERS_MAX)
         && region.removed.unconfirmed.len() <= REMOVED_MAX;
-    let learners = count(&[PeerRole::Learner]);
-    if is_within && learners <= LEARNERS_MAX + VOTERS_MAX {
-        Ok(())
-    } else {
-        Err(MembershipError::Limit)
+    if is_within { Ok(()) } else { Err(MembershipError::Limit) }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::convert;
+    use crate::descriptor::{RemovedPeers, Space};
+    use crate::ids::RegionId;
+    use MembershipChange::{Add, LeaveJoint, Remove, Vote};
+
+    /// Voters 1, 2, 3 and learner 4 of the stores with the same numbers.
+    fn region() -> Descriptor {
+        let listed = |id, role| RegionPeer { id: PeerId(id), store: StoreId(id), role };
+        Descriptor {
+            id: RegionId(7),
+            space: Space::Raw,
+            start: Bytes::new(),
+            end: Bytes::new(),
+            epoch: Epoch { conf_version: 5, version: 2 },
+            peers: vec![
+                listed(1, PeerRole::Voter),
+                listed(2, PeerRole::Voter),
+                listed(3, PeerRole::Voter),
+                listed(4, PeerRole::Learner),
+            ],
+            removed: RemovedPeers::default(),
+        }
+    }
+
+    fn apply(region: &Descriptor, change: MembershipChange) -> Result<Descriptor, MembershipError> {
+        MembershipCommand { epoch: region.epoch, change }.apply(region)
+    }
+
+    fn vote(promoted: &[u64], demoted: &[u64]) -> MembershipChange {
+        let ids = |ids: &[u64]| ids.iter().map(|id| PeerId(*id)).collect();
+        Vote { promoted: ids(promoted), demoted: ids(demoted) }
+    }
+
+    fn add(id: u64, store: u64) -> MembershipChange {
+        Add(Peer { id: PeerId(id), store: StoreId(store) })
+    }
+
+    fn role(region: &Descriptor, id: u64) -> PeerRole {
+        region.listed(PeerId(id)).unwrap().role
+    }
+
+    #[test]
+    fn a_voter_moves_by_a_joint_configuration() {
+        let before = region();
+        let joint = apply(&before, vote(&[4], &[3])).unwrap();
+        assert!(joint.is_joint());
+        let roles = [3, 4].map(|id| role(&joint, id));
+        assert_eq!(roles, [PeerRole::Outgoing, PeerRole::Incoming]);
+        assert_eq!(joint.epoch, Epoch { conf_version: 7, version: 2 });
+        let state = convert::conf_state(&joint);
+        assert_eq!((&state.voters[..], &state.learners[..]), (&[1, 2, 4][..], &[][..]));
+        assert_eq!(
+            (&state.voters_outgoing[..], &state.learners_next[..]),
+            (&[1, 2, 3][..], &[3][..])
+        );
+        let left = apply(&joint, LeaveJoint).unwrap();
+        assert!(!left.is_joint());
+        assert_eq!([3, 4].map(|id| role(&left, id)), [PeerRole::Learner, PeerRole::Voter]);
+        assert_eq!(left.epoch.conf_version, 9);
+        let gone = apply(&left, Remove(PeerId(3))).unwrap();
+        assert_eq!(gone.epoch.conf_version, 10);
+        let removed = Peer { id: PeerId(3), store: StoreId(3) };
+        assert_eq!((gone.peer(PeerId(3)), &gone.removed.unconfirmed[..]), (None, &[removed][..]));
+        assert_eq!(gone.floor(), PeerId(4));
+    }
+
+    #[test]
+    fn one_vote_changes_at_once() {
+        let promoted = apply(&region(), vote(&[4], &[])).unwrap();
+        assert_eq!((role(&promoted, 4), promoted.is_joint()), (PeerRole::Voter, false));
+        assert_eq!(promoted.epoch.conf_version, 6);
+        let demoted = apply(&region(), vote(&[], &[2])).unwrap();
+        assert_eq!((role(&demoted, 2), demoted.is_joint()), (PeerRole::Learner, false));
+    }
+
+    #[test]
+    fn an_id_at_the_floor_or_below_is_never_added() {
+        let added = apply(&region(), add(9, 5)).unwrap();
+        assert_eq!((role(&added, 9), added.floor()), (PeerRole::Learner, PeerId(9)));
+        assert_eq!(apply(&region(), add(4, 5)), Err(MembershipError::Floor(PeerId(4))));
+        let gone = apply(&added, Remove(PeerId(9))).unwrap();
+        assert_eq!(gone.floor(), PeerId(9), "it stays when the greatest goes");
+        for id in [2, 5, 9] {
+            assert_eq!(apply(&gone, add(id, 6)), Err(MembershipError::Floor(PeerId(id))));
+        }
+        assert!(apply(&gone, add(10, 6)).is_ok());
+    }
+
+    #[test]
+    fn each_mistake_has_its_name() {
+        let refused = |change| apply(&region(), change).unwrap_err();
+        let old = MembershipCommand { epoch: Epoch::default(), change: Remove(PeerId(4)) };
+        assert_eq!(old.apply(&region()), Err(MembershipError::Version));
+        assert_eq!(refused(LeaveJoint), MembershipError::NotJoint);
+        let joint = apply(&region(), vote(&[4], &[3])).unwrap();
+        for change in [vote(&[], &[1]), add(9, 9), Remove(PeerId(3))] {
+            assert_eq!(apply(&joint, change), Err(MembershipError::Joint));
+        }
+        assert_eq!(refused(add(9, 3)), MembershipError::StoreTaken(StoreId(3)));
+        let gone = apply(&region(), Remove(PeerId(4))).unwrap();
+        assert_eq!(apply(&gone, add(9, 4)), Err(MembershipError::StoreTaken(StoreId(4))));
+        assert_eq!(refused(vote(&[3], &[])), MembershipError::NotLearner(PeerId(3)));
+        assert_eq!(refused(vote(&[9], &[])), MembershipError::NotLearner(PeerId(9)));
+        assert_eq!(refused(Remove(PeerId(3))), MembershipError::NotLearner(PeerId(3)));
+        assert_eq!(refused(vote(&[], &[4])), MembershipError::NotVoter(PeerId(4)));
+        for change in [vote(&[], &[]), vote(&[4, 4], &[]), vote(&[4], &[4])] {
+            assert_eq!(refused(change), MembershipError::Names);
+        }
+        assert_eq!(refused(vote(&[], &[1, 2, 3])), MembershipError::NoVoter);
+        assert!(apply(&region(), vote(&[4], &[1, 2, 3])).is_ok());
+    }
+
+    #[test]
+    fn there_are_only_so_many_of_each_kind() {
+        let mut full = region();
+        let roles = (10..14).map(|id| (id, PeerRole::Voter));
+        for (id, role) in roles {
+            full.peers.push(RegionPeer { id: PeerId(id), store: StoreId(id), role });
+        }
+        assert_eq!(apply(&full, vote(&[4], &[])), Err(MembershipError::Limit), "an eighth voter");
+        assert!(apply(&full, vote(&[4], &[13])).is_ok(), "seven in each half");
+        let one = apply(&region(), add(20, 20)).unwrap();
+        assert_eq!(apply(&one, add(21, 21)), Err(MembershipError::Limit), "a third learner");
+        assert!(apply(&one, vote(&[], &[3])).is_ok(), "one that goes is a learner for a while");
+        let mut many = region();
+        let removed = |id| Peer { id: PeerId(id), store: StoreId(id) };
+        many.removed.unconfirmed = (30..38).map(removed).collect();
+        assert_eq!(apply(&many, Remove(PeerId(4))), Err(MembershipError::Limit), "a ninth end");
+    }
+
+    #[test]
+    fn comes_back_as_it_was_written_and_damaged_bytes_are_an_error() {
+        let epoch = Epoch { conf_version: 300, version: 7 };
+        for change in [add(300, 3), vote(&[300, 4], &[1]), LeaveJoint, Remove(PeerId(300))] {
+            let command = MembershipCommand { epoch, change };
+            let mut out = vec![];
+            command.encode(&mut out);
+            let decode = |bytes: &[u8]| {
+                let bytes = Bytes::copy_from_slice(bytes);
+                let mut reader = FieldReader::new(bytes, "admin command");
+                MembershipCommand::decode(&mut reader).and_then(|it| reader.finish().map(|()| it))
+            };
+            assert_eq!(decode(&out), Ok(command.clone()));
+            for length in 0..out.len() {
+                assert!(decode(&out[..length]).is_err(), "{command:?} cut at {length}");
+            }
+            assert!(decode(&[&out[..], &[0]].concat()).is_err());
+            out[3] = 9;
+            assert!(decode(&out).is_err(), "an unknown change");
+        }
     }
 }

@@ -36,6 +36,8 @@ pub(crate) struct FilterView<'a> {
 pub(crate) enum Refusal {
     Misrouted,
     Stranger,
+    /// The sender was a member, and never will be again.
+    Gone,
     Malformed,
     /// The term is further above ours than one can get.
     WildTerm,
@@ -46,13 +48,15 @@ pub(crate) enum Refusal {
     Lagging,
     /// A snapshot is being installed, or waits for it.
     Installing,
+    /// The replica ends.
+    Ending,
 }
 
 impl Refusal {
     pub(crate) fn count(self, dropped: &mut Dropped) {
         let counter = match self {
             Self::Misrouted => &mut dropped.misrouted,
-            Self::Stranger => &mut dropped.strangers,
+            Self::Stranger | Self::Gone => &mut dropped.strangers,
             Self::Malformed => &mut dropped.malformed,
             Self::WildTerm => &mut dropped.wild_terms,
             Self::LostLog(_) => &mut dropped.lost_logs,
@@ -60,6 +64,7 @@ impl Refusal {
             Self::Stale => &mut dropped.stale,
             Self::Lagging => &mut dropped.lagging,
             Self::Installing => &mut dropped.installing,
+            Self::Ending => &mut dropped.ending,
         };
         *counter += 1;
     }
@@ -72,10 +77,7 @@ pub(crate) fn filter(envelope: &Envelope, view: &FilterView<'_>) -> Result<(), R
         return Err(Refusal::Misrouted);
     }
     let from = envelope.from;
-    // A stranger's vote or acknowledgement must not count.
-    if from.id == view.me.id || view.descriptor.peer(from.id) != Some(from) {
-        return Err(Refusal::Stranger);
-    }
+    check_sender(envelope, view)?;
     let message = &envelope.message;
     if !has_valid_numbers(message) {
         return Err(Refusal::Malformed);
@@ -106,6 +108,42 @@ pub(crate) fn filter(envelope: &Envelope, view: &FilterView<'_>) -> Result<(), R
         _ => true,
     };
     if is_valid { Ok(()) } else { Err(Refusal::Malformed) }
+}
+
+/// Checks whether the sender is a member of the region, or may be one of a later configuration.
+fn check_sender(envelope: &Envelope, view: &FilterView<'_>) -> Result<(), Refusal> {
+    let from = envelope.from;
+    if from.id == view.me.id {
+        return Err(Refusal::Stranger);
+    }
+    match view.descriptor.peer(from.id) {
+        Some(member) if member == from => Ok(()),
+        Some(_) => Err(Refusal::Stranger),
+        None if from.id <= view.descriptor.floor() => Err(Refusal::Gone),
+        // Ids only grow: this replica has not applied the addition of the sender yet. It may be the
+        // leader, or a candidate that needs this vote. Its own vote and acknowledgement must not
+        // count in a configuration that it is not in.
+        None if is_request(envelope.message.kind) => Ok(()),
+        None => Err(Refusal::Stranger),
+    }
+}
+
+/// Whether the message asks something of a follower or a voter.
+fn is_request(kind: MessageKind) -> bool {
+    match kind {
+        MessageKind::Append
+        | MessageKind::Snapshot
+        | MessageKind::Heartbeat
+        | MessageKind::TimeoutNow
+        | MessageKind::RequestVote
+        | MessageKind::RequestPreVote => true,
+        MessageKind::AppendResponse
+        | MessageKind::RequestVoteResponse
+        | MessageKind::HeartbeatResponse
+        | MessageKind::ReadIndex
+        | MessageKind::ReadIndexResponse
+        | MessageKind::RequestPreVoteResponse => false,
+    }
 }
 
 /// Checks what can be checked of a message for a replica that knows no member of its region.
@@ -328,7 +366,6 @@ mod tests {
             };
             expect(Refusal::Misrouted, |e| e.to = member(3));
             expect(Refusal::Misrouted, |e| e.to.store = StoreId(9));
-            expect(Refusal::Stranger, |e| e.from = member(9));
             expect(Refusal::Stranger, |e| e.from.store = StoreId(9));
             expect(Refusal::Stranger, |e| e.from = member(1));
             expect(Refusal::Malformed, |e| e.gc_floor = Index(u64::MAX));
@@ -348,6 +385,42 @@ mod tests {
                 let other = if e.message.snapshot.is_some() { None } else { Some(head.into()) };
                 e.message.snapshot = other;
             });
+        }
+    }
+
+    #[test]
+    fn requests_of_a_later_configuration_are_taken_and_answers_are_not() {
+        for kind in all_kinds() {
+            let by = |from: u64, floor: u64| {
+                let mut descriptor = region();
+                descriptor.set_floor(PeerId(floor));
+                let mut envelope = sound(kind);
+                envelope.from = member(from);
+                let view = FilterView {
+                    descriptor: &descriptor,
+                    me: member(1),
+                    term: Term(5),
+                    last: Index(10),
+                    is_leader: false,
+                    leader: Some(PeerId(from)),
+                    matched: None,
+                };
+                filter(&envelope, &view)
+            };
+            assert_eq!(by(2, 9), Ok(()), "{kind:?} of a member");
+            assert_eq!(by(9, 9), Err(Refusal::Gone), "{kind:?} of a former member");
+            assert_eq!(by(0, 3), Err(Refusal::Gone), "{kind:?} of none");
+            let is_request = !matches!(
+                kind,
+                MessageKind::AppendResponse
+                    | MessageKind::HeartbeatResponse
+                    | MessageKind::RequestVoteResponse
+                    | MessageKind::RequestPreVoteResponse
+                    | MessageKind::ReadIndex
+                    | MessageKind::ReadIndexResponse
+            );
+            let expected = if is_request { Ok(()) } else { Err(Refusal::Stranger) };
+            assert_eq!(by(9, 8), expected, "{kind:?} of a later member");
         }
     }
 

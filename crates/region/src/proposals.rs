@@ -159,6 +159,13 @@ impl ProposalQueue {
         assert!(before.is_none(), "two entries at {index} of term {term}");
     }
 
+    /// A change of the region that did not wait is in the log at this place.
+    pub(crate) fn place_alone(&mut self, index: Index, term: Term, ticket: Ticket) {
+        self.proposed_count += 1;
+        let before = self.proposed.insert((index, term), vec![ticket]);
+        assert!(before.is_none(), "two entries at {index} of term {term}");
+    }
+
     /// The tickets of a committed entry. Those that lost their places are rejected.
     pub(crate) fn take_tickets(
         &mut self,

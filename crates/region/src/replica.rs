@@ -26,7 +26,8 @@ use crate::ids::{Index, PeerId, StageId, Term, Ticket, Time};
 use crate::invariants::{self, ProgressNumbers};
 use crate::leader_transfer::LeaderTransfer;
 use crate::lease::Promise;
-use crate::message::{Envelope, Message, MessageKind};
+use crate::membership::Membership;
+use crate::message::{Envelope, Message, MessageKind, NoticeKind};
 use crate::message_filter::{self, FilterView, Refusal};
 use crate::persistence::{EarlierWrites, InflightWrites, ReadyOutput};
 use crate::proposals::ProposalQueue;
@@ -36,7 +37,9 @@ use crate::snapshot_install::SnapshotInstall;
 use crate::split_policy::SplitPolicy;
 use crate::step_context::StepContext;
 
+mod ending;
 mod log_gc;
+mod membership;
 mod numbers;
 mod sending;
 mod snapshots;
@@ -56,21 +59,22 @@ pub(crate) struct Replica {
     compactor: Compactor,
     split_policy: SplitPolicy,
     transfer: LeaderTransfer,
+    membership: Membership,
     /// To be sent at the end of the step.
     outgoing: Vec<eraftpb::Message>,
     /// Births of replicas by a split of this step.
     births: Vec<ReplicaBirth>,
     reported: Reported,
-    /// At the end of the last step.
-    before: ProgressNumbers,
 }
 
-/// The last that the driver was told.
+/// The last that the driver was told, and that steps were checked by.
 struct Reported {
     /// The term and the leader.
     role: (Term, Option<PeerId>),
     /// Members that have sent wild terms.
     wild_terms: BTreeSet<PeerId>,
+    /// The numbers of the replica at the end of the last step, which the next is compared with.
+    numbers: ProgressNumbers,
 }
 
 impl Replica {
@@ -97,15 +101,19 @@ impl Replica {
             compactor: Compactor::new(applied),
             split_policy: SplitPolicy::default(),
             transfer: LeaderTransfer::default(),
+            membership: Membership::default(),
             outgoing: vec![],
             births: vec![],
-            reported: Reported { role: (term, None), wild_terms: BTreeSet::new() },
-            before: ProgressNumbers::default(),
+            reported: Reported {
+                role: (term, None),
+                wild_terms: BTreeSet::new(),
+                numbers: ProgressNumbers::default(),
+            },
             descriptor: found.descriptor,
         };
         // The first step is compared with what was found on disk; compared with zeros, it could
         // lose a committed entry unnoticed.
-        replica.before = replica.numbers();
+        replica.reported.numbers = replica.numbers();
         replica
     }
 
@@ -113,10 +121,18 @@ impl Replica {
         &self.descriptor
     }
 
+    pub(crate) fn peer(&self) -> PeerId {
+        self.me.id
+    }
+
     /// Time has passed, once.
     pub(crate) fn tick(&mut self, step: &mut StepContext<'_>) {
         // A campaign would read entries that are gone (R15). The promise stays as it is.
         if self.is_installing() {
+            return;
+        }
+        // It takes part in nothing any more.
+        if self.is_ending() {
             return;
         }
         self.consensus.window_mut().snapshots().tick(step.now);
@@ -128,12 +144,14 @@ impl Replica {
         let leader = self.leader();
         self.read_path.tick(leader, &mut self.consensus, step);
         self.want_split(step);
+        self.tick_membership(step);
     }
 
     /// Tries to become leader, unless another leader may count on this replica.
     pub(crate) fn campaign(&mut self) {
-        // A leader may serve reads under a lease that rests on the promise.
-        if !self.promise.binds() && !self.is_installing() {
+        // A leader may serve reads under a lease that rests on the promise. Raft would let a replica
+        // without a vote campaign.
+        if !self.promise.binds() && !self.is_installing() && self.consensus.is_voter() {
             self.consensus.campaign();
         }
     }
@@ -167,6 +185,17 @@ impl Replica {
                 let (term, here) = (envelope.message.term, self.consensus.term());
                 step.effects.findings.wild_terms.push(WildTerm { region, from, term, here });
             }
+            // It may have been away while it was removed.
+            Refusal::Gone => self.tell(from.store, NoticeKind::Gone, from.id, step),
+            // Another replica of the region is to be here: this one was removed.
+            Refusal::Misrouted
+                if envelope.to.store == self.me.store
+                    && envelope.to.id > self.me.id
+                    && envelope.epoch.conf_version > self.descriptor.epoch.conf_version
+                    && message_filter::check_unknown(envelope).is_ok() =>
+            {
+                self.begin_end(step);
+            }
             _ => {}
         }
     }
@@ -176,7 +205,7 @@ impl Replica {
             return Err(Refusal::Installing);
         }
         message_filter::filter(envelope, &self.filter_view(envelope.from.id))?;
-        let is_leader = self.consensus.is_leader();
+        let answers_reads = self.consensus.is_leader() && self.consensus.is_voter();
         let message = &envelope.message;
         match message.kind {
             // It comes by a stream of its own, with its rows.
@@ -192,7 +221,7 @@ impl Replica {
                 Err(Refusal::VoteWithheld)
             }
             // Raft would pass it on; the follower asks the right one soon.
-            MessageKind::ReadIndex if !is_leader || self.consensus.is_read_queue_full() => {
+            MessageKind::ReadIndex if !answers_reads || self.consensus.is_read_queue_full() => {
                 Err(Refusal::Stale)
             }
             MessageKind::Append
@@ -225,6 +254,9 @@ impl Replica {
         // The floor may be ahead of the commit index here, and counts only up to it.
         self.compactor.raise_floor(envelope.gc_floor.min(self.consensus.commit()));
         let (from, kind) = (envelope.from.id, envelope.message.kind);
+        if self.descriptor.peer(from).is_none() {
+            self.membership.note_newcomer(envelope.from);
+        }
         step.stats.messages_taken += 1;
         if kind == MessageKind::ReadIndex {
             let context = &envelope.message.context;
@@ -253,6 +285,7 @@ impl Replica {
             && self.consensus.leader() == Some(from);
         if is_from_leader {
             self.promise.make(step.config.election_ticks);
+            self.membership.note_leader();
         }
         let is_answer =
             matches!(kind, MessageKind::AppendResponse | MessageKind::HeartbeatResponse);
@@ -304,7 +337,7 @@ impl Replica {
         served: Time,
         step: &mut StepContext<'_>,
     ) {
-        if self.is_installing() {
+        if self.is_installing() || self.is_ending() {
             return step.reject(grant.ticket, Reject::NotLeader { leader: self.leader() });
         }
         self.read_path.revoke_grant(grant, served, step);
@@ -317,7 +350,8 @@ impl Replica {
         if !self.read_path.revoke_answer(context, step) {
             return false;
         }
-        if !self.is_installing() && !self.consensus.is_read_queue_full() {
+        let is_quiet = self.is_installing() || self.is_ending();
+        if !is_quiet && !self.consensus.is_read_queue_full() {
             let kind = MessageKind::ReadIndex;
             let question = Message { kind, context: context.clone(), ..Message::default() };
             let question = convert::message_to_raft(answer.to.id, self.me.id, question);
@@ -342,18 +376,26 @@ impl Replica {
         size: Option<RegionSize>,
         step: &mut StepContext<'_>,
     ) {
-        self.applying.complete(index, &mut self.consensus);
-        self.transfer.note_applied(index);
-        if let Some(size) = size {
-            self.split_policy.note_size(size);
-        }
+        // Before raft counts the entries as applied (R18): in between it would campaign over a
+        // change that it does not know.
         for change in changes {
             match change {
-                RegionChange::Split { index, regions } => self.become_parent(index, regions, step),
-                RegionChange::Membership { .. } | RegionChange::Forgotten { .. } => {
-                    unreachable!("no replica proposes a change of members yet")
+                RegionChange::Split { index, regions, ended } => {
+                    self.become_parent(index, regions, &ended, step);
+                }
+                RegionChange::Membership { change, descriptor, .. } => {
+                    self.change_members(&change, descriptor, step);
+                }
+                RegionChange::Forgotten { peer, descriptor, .. } => {
+                    self.forget_removed(peer, descriptor, step);
                 }
             }
+        }
+        self.applying.complete(index, &mut self.consensus);
+        self.transfer.note_applied(index);
+        self.membership.note_applied(index);
+        if let Some(size) = size {
+            self.split_policy.note_size(size);
         }
     }
 
@@ -399,6 +441,9 @@ impl Replica {
     ///
     /// `has_unborn`: whether a split of this region that made a replica here has to be repeated.
     pub(crate) fn finish(&mut self, has_unborn: bool, step: &mut StepContext<'_>) {
+        if self.is_ending() {
+            return self.finish_end(has_unborn, step);
+        }
         if !self.is_installing() {
             self.finish_step(step);
             if self.install.is_staged() {
@@ -422,6 +467,7 @@ impl Replica {
         // The role comes first: a deposed leader proposes nothing, and rejects what was queued.
         self.notice_role(step);
         self.settle_transfer(step);
+        self.leave_joint(step);
         self.propose_entry(step);
         // Before the Readies, so that the question leaves with this step's messages.
         self.read_path.ask(&mut self.consensus, step);
@@ -461,6 +507,7 @@ impl Replica {
         self.split_policy.restart();
         self.compactor.restart();
         self.transfer.restart(self.consensus.last());
+        self.membership.restart();
         if !is_leader {
             // Only those that are not in the log: an entry of this leader may still be committed by
             // the next one, and a client that was refused would see its write happen.
@@ -486,7 +533,7 @@ impl Replica {
         let (index, term) = self.consensus.propose(joined.data);
         self.proposals.place(index, term, joined.count);
         if joined.is_admin {
-            self.transfer.note_split(index);
+            self.transfer.note_change(index);
         }
         step.stats.entries_proposed += 1;
         step.stats.proposals_joined += joined.count as u64;
@@ -519,10 +566,17 @@ impl Replica {
         &mut self,
         step: &mut StepContext<'_>,
     ) -> impl Iterator<Item = Ticket> + use<> {
-        let why = Reject::NotLeader { leader: None };
-        self.proposals.reject_queued(&why, |ticket, why| step.reject(ticket, why));
+        self.drain_as(&Reject::NotLeader { leader: None }, step)
+    }
+
+    fn drain_as(
+        &mut self,
+        why: &Reject,
+        step: &mut StepContext<'_>,
+    ) -> impl Iterator<Item = Ticket> + use<> {
+        self.proposals.reject_queued(why, |ticket, why| step.reject(ticket, why));
         // Reads may be rejected wherever they wait: they have no effect that could be in doubt.
-        self.read_path.drain(&why, step);
+        self.read_path.drain(why, step);
         self.proposals.abandon().chain(self.transfer.abandon())
     }
 
@@ -536,6 +590,10 @@ impl Replica {
             return;
         }
         self.consensus.check();
+        // It has given up what raft still waits for.
+        if self.is_ending() {
+            return;
+        }
         self.proposals.check(self.applying.handed_out());
         self.read_path.check(self.consensus.applied_index());
         self.transfer.check(&self.consensus, self.read_path.is_lease_void(self.consensus.term()));
@@ -543,7 +601,12 @@ impl Replica {
     }
 
     fn leader(&self) -> Option<Peer> {
-        self.consensus.leader().and_then(|peer| self.descriptor.peer(peer))
+        self.consensus.leader().and_then(|peer| self.address(peer))
+    }
+
+    /// The address of a member, or of one that is to be.
+    fn address(&self, peer: PeerId) -> Option<Peer> {
+        self.descriptor.peer(peer).or_else(|| self.membership.newcomer(peer))
     }
 
     fn standing(&self) -> ReplicaStanding<'_> {

@@ -6,10 +6,11 @@ use crate::admissions::Admissions;
 use crate::config::Config;
 use crate::descriptor::Descriptor;
 use crate::effects::Effects;
-use crate::error::{CreateReplicaError, Reject};
+use crate::ending_replicas::EndingReplicas;
+use crate::error::CreateReplicaError;
 use crate::event::Event;
 use crate::held_votes::HeldVotes;
-use crate::ids::{RegionId, Ticket, Time};
+use crate::ids::{PeerId, RegionId, Ticket, Time};
 use crate::kept_logs::KeptLogs;
 use crate::lease::Promise;
 use crate::message::{Envelope, MessageKind};
@@ -22,6 +23,7 @@ use crate::timers::Timers;
 use crate::uninitialised::UninitialisedSlot;
 
 mod absent;
+mod ends;
 
 /// The replicas that one thread drives. Makes no call to the world: events and the time go in,
 /// effects come out. Two shards that are given the same do the same.
@@ -39,6 +41,8 @@ pub struct Shard {
     admissions: Admissions,
     /// Votes that were asked of regions that are not here.
     held_votes: HeldVotes,
+    /// Ends that the store was asked for.
+    ends: EndingReplicas,
     timers: Timers,
     kept_logs: KeptLogs,
     /// Regions with events since they were last finished.
@@ -50,6 +54,8 @@ pub struct Shard {
 struct ReplicaSlot {
     replica: Replica,
     is_touched: bool,
+    /// Its deadline in the table.
+    due: Time,
 }
 
 impl Shard {
@@ -69,6 +75,7 @@ impl Shard {
             uninitialised_touched: vec![],
             admissions: Admissions::default(),
             held_votes: HeldVotes::default(),
+            ends: EndingReplicas::default(),
             timers: Timers::default(),
             kept_logs: KeptLogs::default(),
             touched: vec![],
@@ -79,7 +86,8 @@ impl Shard {
 
     /// Takes a replica in. If it should `campaign` it does so in the next step, but only if it has
     /// never seen a leader: else it may have promised one to keep still, and does so for
-    /// `election_ticks` ticks.
+    /// `election_ticks` ticks. One that its region lists no more, because no root has the end that
+    /// its removal began, is not made: it ends again.
     ///
     /// # Errors
     ///
@@ -91,6 +99,15 @@ impl Shard {
         campaign: bool,
     ) -> Result<(), CreateReplicaError> {
         self.move_time(now);
+        let RecoveredReplica { descriptor, peer, .. } = &found;
+        let is_removed = descriptor.peer(*peer).is_none()
+            && descriptor.has_sound_members()
+            && (PeerId(1)..=descriptor.floor()).contains(peer);
+        if is_removed {
+            self.check_free(descriptor.id)?;
+            self.ends.begin(descriptor.id, *peer, true);
+            return Ok(());
+        }
         let promise = Promise::at_start(found.hard_state.term, self.config.election_ticks);
         self.insert(found, promise, EarlierWrites::default(), campaign)
     }
@@ -109,10 +126,11 @@ impl Shard {
         if campaign {
             replica.campaign();
         }
-        self.timers.set(region, self.now.after_ms(self.config.tick_ms));
+        let due = self.now.after_ms(self.config.tick_ms);
+        self.timers.set(region, due);
         // Entries that are committed and not applied are handed out in the next step.
         self.touched.push(region);
-        self.replicas.insert(region, ReplicaSlot { replica, is_touched: true });
+        self.replicas.insert(region, ReplicaSlot { replica, is_touched: true, due });
         Ok(())
     }
 
@@ -136,7 +154,9 @@ impl Shard {
         while let Some(region) = self.timers.take_due(now) {
             // From now, not from the deadline that has passed: a clock that stood still ticks once,
             // else it would end promises that heartbeats in the mailbox are about to renew.
-            self.timers.set(region, now.after_ms(self.config.tick_ms));
+            let due = now.after_ms(self.config.tick_ms);
+            self.timers.set(region, due);
+            self.replicas.get_mut(&region).expect("those that are here have timers").due = due;
             self.touch(region, effects, |replica, step| replica.tick(step));
         }
         for event in events {
@@ -148,15 +168,17 @@ impl Shard {
         // one question to the quorum.
         let mut step = StepContext { now, config: &self.config, effects, stats: &mut self.stats };
         for region in touched.drain(..) {
-            let slot = self.replicas.get_mut(&region).expect("touched regions are here");
+            // It may have ended since.
+            let Some(slot) = self.replicas.get_mut(&region) else { continue };
             slot.is_touched = false;
-            let has_unborn = slot.replica.has_staged_snapshot()
-                && self.unborn.values().any(|unborn| unborn.parent == region);
+            let waits = slot.replica.has_staged_snapshot() || slot.replica.is_ending();
+            let has_unborn = waits && self.unborn.values().any(|unborn| unborn.parent == region);
             slot.replica.finish(has_unborn, &mut step);
             self.kept_logs.note(region, slot.replica.kept_log());
         }
         self.touched = touched;
         self.give_up_logs(effects);
+        effects.ends.extend(self.ends.take_unsent());
     }
 
     /// Keeps what is kept for other replicas within its bound.
@@ -215,7 +237,8 @@ impl Shard {
     /// When to call [`Shard::step`] if nothing happens before.
     #[must_use]
     pub fn next_step(&self) -> Option<Time> {
-        if self.touched.is_empty() { self.timers.next() } else { Some(self.now) }
+        let is_idle = self.touched.is_empty() && !self.ends.has_unsent();
+        if is_idle { self.timers.next() } else { Some(self.now) }
     }
 
     /// The region's descriptor, if it is here.
@@ -275,12 +298,28 @@ impl Shard {
             Event::Create(new) => return self.create_new(new, effects),
             Event::Admitted(envelope) => return self.admit(envelope, effects),
             Event::NotAdmitted { envelope, why } => return self.refuse(envelope, why, effects),
+            Event::Notice(notice) => return self.take_notice(notice, effects),
+            Event::Ended { region, peer } => return self.take_ended(region, peer, effects),
             event => event,
         };
         let region = event.region();
-        if !self.replicas.contains_key(&region) {
+        let Some(slot) = self.replicas.get(&region) else {
             return self.take_absent(region, event, effects);
+        };
+        if slot.replica.is_ending() {
+            return self.take_ending(event, effects);
         }
+        // Only these may come late: all others are awaited before a replica ends.
+        if event.answered_replica().is_some_and(|peer| peer != slot.replica.peer()) {
+            self.stats.late_answers += 1;
+            return;
+        }
+        self.complete(event, effects);
+    }
+
+    /// An event for a replica that is here.
+    fn complete(&mut self, event: Event, effects: &mut Effects) {
+        let region = event.region();
         self.touch(region, effects, |replica, step| match event {
             Event::Message(envelope) => replica.receive(envelope, step),
             Event::Propose { ticket, precondition, command, .. } => {
@@ -291,11 +330,9 @@ impl Shard {
             }
             Event::Persisted { number, .. } => replica.persisted(number, step),
             Event::Split { ticket, split, .. } => replica.propose_split(ticket, split, step),
-            Event::ChangeMembership { ticket, .. } => {
-                let reason = "members are not changed yet";
-                step.reject(ticket, Reject::Busy { reason });
+            Event::ChangeMembership { ticket, command, .. } => {
+                replica.change_membership(ticket, &command, step);
             }
-            Event::Ended { .. } | Event::Notice(_) => {}
             Event::TransferLeader { to, ticket, .. } => replica.transfer_leader(to, ticket, step),
             Event::Applied { index, changes, size, .. } => {
                 replica.applied(index, changes, size, step);
@@ -316,9 +353,11 @@ impl Shard {
             }
             Event::Unreachable { peer: other, .. } => replica.unreachable(other),
             Event::Campaign { .. } => replica.campaign(),
-            Event::Create(_) | Event::Admitted(_) | Event::NotAdmitted { .. } => {
-                unreachable!("it was taken above")
-            }
+            Event::Create(_)
+            | Event::Admitted(_)
+            | Event::NotAdmitted { .. }
+            | Event::Notice(_)
+            | Event::Ended { .. } => unreachable!("it was taken before"),
         });
     }
 

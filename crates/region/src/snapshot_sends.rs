@@ -67,6 +67,12 @@ impl SnapshotSends {
         self.failed.get(&to).is_some_and(|rest| rest.until.is_some())
     }
 
+    /// Members may have gone: keeps what is known of those for which `is_listed` holds.
+    pub(crate) fn retain(&mut self, is_listed: impl Fn(PeerId) -> bool) {
+        self.pending.retain(|peer, _| is_listed(*peer));
+        self.failed.retain(|peer, _| is_listed(*peer));
+    }
+
     /// Time has passed.
     pub(crate) fn tick(&mut self, now: Time) {
         for rest in self.failed.values_mut() {

@@ -71,6 +71,12 @@ flotilla_base::metrics! { "raft",
         pub read_rounds: u64 => Counter(None),
         /// Splits that were applied to replicas here.
         pub splits: u64 => Counter(None),
+        /// Changes of the members that were applied to replicas here.
+        pub membership_changes: u64 => Counter(None),
+        /// Replicas that have ended here, durably.
+        pub replicas_ended: u64 => Counter(None),
+        /// Answers for replicas that have ended.
+        pub late_answers: u64 => Counter(None),
         /// Transfers of leadership that leaders here have begun.
         pub transfers_begun: u64 => Counter(None),
         /// Transfers of leadership after which another replica led.
@@ -114,6 +120,8 @@ flotilla_base::metrics! { "raft_dropped",
         pub stale: u64 => Counter(None),
         /// Messages with entries while too many wait to be applied.
         pub lagging: u64 => Counter(None),
+        /// Messages to replicas that end.
+        pub ending: u64 => Counter(None),
         /// Messages to replicas that install a snapshot.
         pub installing: u64 => Counter(None),
     }

@@ -18,6 +18,12 @@ impl Timers {
         assert!(is_new, "region {region} has this deadline already");
     }
 
+    /// The region has no deadline any more.
+    pub(crate) fn remove(&mut self, region: RegionId, deadline: Time) {
+        let was_there = self.deadlines.remove(&(deadline, region));
+        assert!(was_there, "region {region} does not have this deadline");
+    }
+
     /// Takes out one region whose deadline has come.
     pub(crate) fn take_due(&mut self, now: Time) -> Option<RegionId> {
         let &first = self.deadlines.first().filter(|(deadline, _)| *deadline <= now)?;

@@ -11,9 +11,10 @@
 use std::collections::VecDeque;
 
 use crate::descriptor::Epoch;
-use crate::effects::{BirthOrigin, LogWrite, LostLog, ReplicaBirth};
+use crate::effects::{BirthOrigin, EndTask, LogWrite, LostLog, ReplicaBirth};
 use crate::entry::HardState;
 use crate::ids::{Index, PeerId, RegionId, StageId, Term};
+use crate::membership::EndPhase;
 use crate::message::{Envelope, Message, MessageKind};
 use crate::message_filter::{self, Refusal};
 use crate::persistence::EarlierWrites;
@@ -39,6 +40,7 @@ pub(crate) struct UninitialisedSlot {
     held: VecDeque<(u64, Vec<Envelope>)>,
     writes: EarlierWrites,
     install: SnapshotInstall,
+    end: EndPhase,
 }
 
 /// A replica that has got its data.
@@ -70,11 +72,38 @@ impl UninitialisedSlot {
             held: VecDeque::new(),
             writes: EarlierWrites::default(),
             install: SnapshotInstall::default(),
+            end: EndPhase::None,
         }
     }
 
     pub(crate) fn peer(&self) -> PeerId {
         self.peer
+    }
+
+    /// Whether the replica has begun to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.end != EndPhase::None
+    }
+
+    /// The region does not list the replica any more, or another one in its place. Nothing leaves
+    /// from now on.
+    pub(crate) fn begin_end(&mut self, step: &mut StepContext<'_>) {
+        // An install ends first. Whoever says that the replica is gone repeats it.
+        if self.is_ending() || self.install.is_installing() {
+            return;
+        }
+        self.end = EndPhase::Waiting;
+        step.effects.discards.extend(self.install.take_staged().map(|staged| staged.stage));
+    }
+
+    /// Asks the store for the end, once no write is under way.
+    fn finish_end(&mut self, step: &mut StepContext<'_>) {
+        self.outgoing.clear();
+        self.held.iter_mut().for_each(|(_, messages)| messages.clear());
+        if self.end == EndPhase::Waiting && self.writes.are_done() {
+            self.end = EndPhase::Asked;
+            step.effects.ends.push(EndTask { region: self.region, peer: self.peer });
+        }
     }
 
     /// Takes a message from another store, or counts why not.
@@ -99,6 +128,9 @@ impl UninitialisedSlot {
     fn admit_message(&self, envelope: &Envelope) -> Result<(), Refusal> {
         let message = &envelope.message;
         self.check_ends(envelope)?;
+        if self.is_ending() {
+            return Err(Refusal::Ending);
+        }
         if self.install.is_installing() {
             return Err(Refusal::Installing);
         }
@@ -224,6 +256,9 @@ impl UninitialisedSlot {
 
     fn check_snapshot(&self, envelope: &Envelope) -> Result<(), Refusal> {
         self.check_ends(envelope)?;
+        if self.is_ending() {
+            return Err(Refusal::Ending);
+        }
         if self.install.is_installing() {
             return Err(Refusal::Installing);
         }
@@ -296,6 +331,9 @@ impl UninitialisedSlot {
             // before them could be given again after a start (R14).
             let origin = BirthOrigin::Message;
             step.effects.log.births.push(ReplicaBirth { region, peer, hard_state, origin });
+        }
+        if self.is_ending() {
+            return self.finish_end(step);
         }
         match self.held.back_mut() {
             Some((_, messages)) => messages.append(&mut self.outgoing),

@@ -142,7 +142,7 @@ fn is_final(error: &RequestError) -> bool {
             TransferError::NoCandidate | TransferError::TimedOut(_) => true,
             TransferError::UnderWay(_)
             | TransferError::NewLeader
-            | TransferError::Splitting
+            | TransferError::Changing
             | TransferError::NotVoter(_)
             | TransferError::Silent(_)
             | TransferError::Lagging(_) => false,

@@ -64,7 +64,7 @@ fn words(to: Option<StoreId>, why: TransferError) -> String {
         }
         TransferError::UnderWay(_)
         | TransferError::NewLeader
-        | TransferError::Splitting
+        | TransferError::Changing
         | TransferError::NoCandidate => why.to_string(),
     }
 }

@@ -16,8 +16,9 @@ const REGION_PART: u64 = 4;
 impl Replica {
     /// The part of the log that is kept for others.
     pub(crate) fn kept_log(&self) -> KeptLog {
-        // That goes with the reset of the log.
-        if self.is_installing() { KeptLog::default() } else { self.compactor.kept() }
+        // That goes with the reset of the log, or with all of it.
+        let goes = self.is_installing() || self.is_ending();
+        if goes { KeptLog::default() } else { self.compactor.kept() }
     }
 
     /// A message was received.

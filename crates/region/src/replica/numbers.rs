@@ -30,7 +30,7 @@ impl Replica {
         // Raft's commit index is that of the snapshot from its taking on, and its log that of the
         // snapshot from the reset on. The rows are, and it counts, when both are durable.
         if self.is_installing() {
-            return self.before;
+            return self.reported.numbers;
         }
         ProgressNumbers {
             term: self.consensus.term(),
@@ -46,8 +46,8 @@ impl Replica {
 
     pub(super) fn note_numbers(&mut self) {
         let now = self.numbers();
-        invariants::check_step(&self.before, &now);
+        invariants::check_step(&self.reported.numbers, &now);
         invariants::check_state(&now);
-        self.before = now;
+        self.reported.numbers = now;
     }
 }

@@ -13,7 +13,7 @@ impl Replica {
         let mut outgoing = std::mem::take(&mut self.outgoing);
         for message in outgoing.drain(..) {
             // A member may have gone since.
-            let Some(to) = self.descriptor.peer(PeerId(message.to)) else { continue };
+            let Some(to) = self.address(PeerId(message.to)) else { continue };
             let metadata = message.get_snapshot().get_metadata();
             let head = (Index(metadata.index), Term(metadata.term));
             let message = convert::message_from_raft(message);

@@ -3,13 +3,13 @@
 use super::Replica;
 use crate::admin_command::{AdminCommand, SplitCommand, SplitRegions};
 use crate::convert;
-use crate::descriptor::Space;
+use crate::descriptor::{PeerRole, Space};
 use crate::effects::{BirthOrigin, NewReplica, ReplicaBirth, SplitWish};
 use crate::entry::HardState;
 use crate::epoch;
 use crate::error::Reject;
 use crate::event::RequestPrecondition;
-use crate::ids::{Index, Ticket};
+use crate::ids::{Index, RegionId, Ticket};
 use crate::recovered_replica::RecoveredReplica;
 use crate::step_context::StepContext;
 
@@ -18,7 +18,13 @@ impl Replica {
     pub(super) fn want_split(&mut self, step: &mut StepContext<'_>) {
         // The system region is small, and found by its id.
         let is_system = self.descriptor.space == Space::System;
-        if is_system || !self.consensus.is_leader() || self.consensus.is_transferring() {
+        // A replica on its way would need two snapshots.
+        let is_changing = self.descriptor.peers.iter().any(|peer| peer.role != PeerRole::Voter);
+        if is_system
+            || is_changing
+            || !self.consensus.is_leader()
+            || self.consensus.is_transferring()
+        {
             return;
         }
         let config = &step.config.split;
@@ -41,6 +47,7 @@ impl Replica {
         let admitted = epoch::check(&precondition, &self.standing(), true)
             .and_then(|()| split.check(&self.descriptor).map_err(Reject::InvalidSplit))
             .and_then(|()| self.check_no_transfer())
+            .and_then(|()| self.check_no_change())
             .and_then(|()| {
                 let command = AdminCommand::Split(split);
                 self.proposals.admit_admin(ticket, &command, step.config)
@@ -56,12 +63,19 @@ impl Replica {
         if self.consensus.is_transferring() { Err(Reject::Busy { reason }) } else { Ok(()) }
     }
 
+    /// The new regions have replicas where the region has them: one change at a time.
+    fn check_no_change(&self) -> Result<(), Reject> {
+        let reason = "the region is changing its members";
+        if self.membership.has_proposed() { Err(Reject::Busy { reason }) } else { Ok(()) }
+    }
+
     /// A split was applied: the replica goes on with the last part of its range, and the store has
     /// the rows of the others.
     pub(super) fn become_parent(
         &mut self,
         index: Index,
         regions: SplitRegions,
+        ended: &[RegionId],
         step: &mut StepContext<'_>,
     ) {
         let SplitRegions { parent, children } = regions;
@@ -91,6 +105,10 @@ impl Replica {
             );
             // The replicas of a child are on the stores of its parent's.
             let Some(peer) = child.peer_on(self.me.store) else { continue };
+            // R17: other stores were told that it is gone, and it would be back with an empty log.
+            if ended.contains(&child.id) {
+                continue;
+            }
             self.births.push(ReplicaBirth {
                 region: child.id,
                 peer: peer.id,

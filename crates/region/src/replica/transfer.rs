@@ -28,22 +28,40 @@ impl Replica {
         }
         let chosen = if self.proposals.has_queued_admin() {
             // It would wait with the others, and the next leader knows nothing of it.
-            Err(TransferError::Splitting)
+            Err(TransferError::Changing)
         } else {
             let (now, config) = (step.now, step.config);
             self.transfer.choose(to, &self.descriptor, &self.consensus, now, config)
         };
         match chosen {
             Err(why) => refuse(ticket, Reject::InvalidTransfer(why), step),
-            Ok(to) => {
-                let term = self.consensus.term();
-                // First of all: raft makes the message at once if the other one lacks nothing, and
-                // the votes that it forces may come at any time from then on (R22).
-                self.read_path.void_lease(term);
-                self.consensus.transfer_leader(to);
-                self.transfer.begin(to, term, ticket, step.now, step.config);
-                step.stats.transfers_begun += 1;
-            }
+            Ok(to) => self.begin_transfer(to, ticket, step),
+        }
+    }
+
+    fn begin_transfer(&mut self, to: PeerId, ticket: Option<Ticket>, step: &mut StepContext<'_>) {
+        let term = self.consensus.term();
+        // First of all: raft makes the message at once if the other one lacks nothing, and the
+        // votes that it forces may come at any time from then on (R22).
+        self.read_path.void_lease(term);
+        self.consensus.transfer_leader(to);
+        self.transfer.begin(to, term, ticket, step.now, step.config);
+        step.stats.transfers_begun += 1;
+    }
+
+    /// A leader without a vote behind the change under way hands over, to one after the other: it
+    /// changes nothing itself, or it would end up as a leader that is no member.
+    pub(super) fn hand_over_voteless(&mut self, step: &mut StepContext<'_>) {
+        let keeps_vote = self.membership.keeps_vote(&self.descriptor, self.me.id);
+        if !self.consensus.is_leader() || keeps_vote || self.transfer.is_pending() {
+            return;
+        }
+        let (now, config) = (step.now, step.config);
+        let chosen = self.transfer.choose(None, &self.descriptor, &self.consensus, now, config);
+        if let Ok(to) = chosen
+            && !self.proposals.has_queued_admin()
+        {
+            self.begin_transfer(to, None, step);
         }
     }
 

@@ -1,13 +1,13 @@
 //! Regions without a replica here: asked about, held, uninitialised, unborn.
 
 use super::Shard;
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, Epoch};
 use crate::effects::{Effects, NewReplica};
 use crate::error::{CreateReplicaError, Reject};
 use crate::event::{Event, NotAdmitted};
 use crate::ids::{PeerId, RegionId};
 use crate::lease::Promise;
-use crate::message::{Envelope, MessageKind};
+use crate::message::{Envelope, MessageKind, Notice, NoticeKind};
 use crate::message_filter;
 use crate::persistence::EarlierWrites;
 use crate::recovered_replica::{RecoveredReplica, UnbornReplica, UninitialisedReplica};
@@ -58,6 +58,9 @@ impl Shard {
     pub(super) fn create_new(&mut self, new: NewReplica, effects: &mut Effects) {
         let NewReplica { descriptor, peer, campaigns } = new;
         let region = descriptor.id;
+        if self.is_dead_child(region, peer) {
+            return self.end_child(region, peer, effects);
+        }
         let (found, earlier) = self.find_child(descriptor, peer, effects);
         // With this state it has answered no leader, so none counts on it: with the wait of a
         // start, a split would hold up its keys for an election timeout.
@@ -72,6 +75,22 @@ impl Shard {
         if let Some(asked) = self.held_votes.take(region, self.now) {
             self.stats.held_votes += 1;
             self.take(Event::Message(asked), effects);
+        }
+    }
+
+    /// Whether a replica that a split makes was removed before (R17): its slot has a later one, or
+    /// its end is under way or was a moment ago. The store knows of older ends.
+    fn is_dead_child(&self, region: RegionId, peer: PeerId) -> bool {
+        let slot = self.uninitialised.get(&region);
+        slot.is_some_and(|slot| slot.peer() > peer) || self.ends.covers(region, peer)
+    }
+
+    /// The split has made rows and a birth of a replica that was removed: they go again.
+    fn end_child(&mut self, region: RegionId, peer: PeerId, effects: &mut Effects) {
+        if self.ends.has_ended(region, peer) {
+            effects.log.removals.push(peer);
+        } else {
+            self.ends.begin(region, peer, true);
         }
     }
 
@@ -94,14 +113,17 @@ impl Shard {
             let found = RecoveredReplica::of_split(descriptor, peer, of_split);
             return (found, EarlierWrites::default());
         };
-        let is_same = slot.peer() == peer;
+        let here = slot.peer();
+        let is_same = here == peer;
         let (now, config) = (self.now, &self.config);
         let mut step = StepContext { now, config, effects, stats: &mut self.stats };
         let (hard_state, earlier) = slot.into_child(&mut step);
-        // The vote that it has given counts on. No member was ever replaced, so the split names the
-        // one replica of this store: another one was made by a message for a replica that does not
-        // exist, and ends here.
+        // The vote that it has given counts on. An older one was made by a message for a replica
+        // that does not exist: the split names the first one of this store. It ends here.
         let hard_state = if is_same { of_split.merge(hard_state) } else { of_split };
+        if !is_same {
+            self.ends.begin(region, here, true);
+        }
         (RecoveredReplica::of_split(descriptor, peer, hard_state), earlier)
     }
 
@@ -125,15 +147,17 @@ impl Shard {
             // A checkpoint may have the rows of a split before its replica is here, which begins
             // with the index that it reports.
             Event::Checkpointed { installed: None, .. }
-            | Event::Notice(_)
-            | Event::Ended { .. }
             | Event::Unreachable { .. }
             | Event::Campaign { .. } => {}
+            event if event.answered_replica().is_some() => self.stats.late_answers += 1,
             event => self.take_uninitialised(region, event, effects),
         }
     }
 
     fn take_uninitialised(&mut self, region: RegionId, event: Event, effects: &mut Effects) {
+        if let Event::Message(envelope) = &event {
+            self.end_older(region, envelope, effects);
+        }
         let (now, config) = (self.now, &self.config);
         let Some(slot) = self.uninitialised.get_mut(&region) else {
             match event {
@@ -161,6 +185,17 @@ impl Shard {
         match initialised {
             None => self.uninitialised_touched.push(region),
             Some(initialised) => self.initialise(initialised, effects),
+        }
+    }
+
+    /// A message for a later replica ends one without data: that has no configuration which could
+    /// be the later one.
+    fn end_older(&mut self, region: RegionId, envelope: &Envelope, effects: &mut Effects) {
+        let Some(here) = self.uninitialised.get(&region).map(UninitialisedSlot::peer) else {
+            return;
+        };
+        if envelope.to.id > here && message_filter::check_unknown(envelope).is_ok() {
+            self.end_uninitialised(region, here, effects);
         }
     }
 
@@ -203,7 +238,9 @@ impl Shard {
         };
         // An unborn replica has its state in the log, and waits for its split.
         let is_sound = message_filter::check_unknown(&envelope).is_ok();
-        if may_make && is_sound && !self.unborn.contains_key(&region) {
+        // One that ends blocks its slot.
+        let is_free = !self.unborn.contains_key(&region) && !self.ends.blocks(region);
+        if may_make && is_sound && is_free {
             let is_asked = self.admissions.ask(region, self.now);
             effects.unknown.extend(is_asked.then_some(envelope));
         }
@@ -212,8 +249,13 @@ impl Shard {
     /// A message may make a replica.
     pub(super) fn admit(&mut self, envelope: Envelope, effects: &mut Effects) {
         let region = envelope.region;
-        self.admissions.answered(region);
+        let ended = self.admissions.answered(region);
         let held = self.held_votes.take(region, self.now).filter(|held| *held != envelope);
+        // The store has answered before an end that others may know of by now.
+        if envelope.to.id <= ended || self.ends.blocks(region) {
+            self.stats.dropped.ending += 1;
+            return;
+        }
         // A split may have made it meanwhile.
         if self.check_free(region).is_ok() {
             let slot = UninitialisedSlot::new(region, envelope.to.id);
@@ -235,6 +277,12 @@ impl Shard {
             NotAdmitted::Gone => {
                 self.admissions.answered(region);
                 self.held_votes.take(region, self.now);
+                // R12: no store hears of an end that no root has.
+                if !self.ends.blocks(region) && self.check_free(region).is_ok() {
+                    let (from, to) = (envelope.to.store, envelope.from.store);
+                    let (kind, peer, epoch) = (NoticeKind::Ended, envelope.to.id, Epoch::default());
+                    effects.notices.push(Notice { region, from, to, kind, peer, epoch });
+                }
             }
         }
         // A split may have made it meanwhile.

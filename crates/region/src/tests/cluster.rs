@@ -446,6 +446,7 @@ impl Cluster {
         for (ticket, why) in effects.answers.rejected.drain(..) {
             self.note_answer(store, ticket, Answer::Rejected(why));
         }
+        effects.notices.clear();
         self.roles.extend(effects.roles.drain(..).map(|role| (store, role)));
         self.lost_logs.extend(effects.findings.lost_logs.drain(..).map(|lost| (store, lost)));
         self.wild_terms.extend(effects.findings.wild_terms.drain(..).map(|wild| (store, wild)));

@@ -133,7 +133,7 @@ fn strangers_and_lost_letters_are_counted_and_change_nothing() {
     let liar = Peer { store: StoreId(3), ..peer(2) };
     cluster.push(leader, heartbeat(peer(2), here, RegionId(99)));
     cluster.push(leader, heartbeat(peer(2), peer(3), REGION));
-    cluster.push(leader, heartbeat(peer(9), here, REGION));
+    cluster.push(leader, heartbeat(Peer { id: PeerId(9), ..peer(2) }, here, REGION));
     cluster.push(leader, heartbeat(liar, here, REGION));
     cluster.push(leader, heartbeat(here, here, REGION));
     let before = cluster.machines[&leader].shard.stats().dropped;

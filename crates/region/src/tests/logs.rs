@@ -202,7 +202,7 @@ fn what_cannot_be_a_replica_is_refused() {
     disorder(|found| found.hard_state.commit = Index(9));
     disorder(|found| found.last = Index(5));
     disorder(|found| found.truncated.0 = Index(7));
-    let stranger = create(|found| found.peer = PeerId(5));
+    let stranger = create(|found| found.peer = PeerId(peer(3).id.0 + 1));
     assert!(matches!(stranger, Err(CreateReplicaError::NotMember { .. })));
     let doubled = create(|found| found.descriptor.peers.push(peer(2).into()));
     assert!(matches!(doubled, Err(CreateReplicaError::NotMember { .. })));

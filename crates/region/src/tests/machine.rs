@@ -381,7 +381,7 @@ impl Machine {
             }
             self.disks.insert(id, disk);
         }
-        (Answer::Done, Some(RegionChange::Split { index, regions }))
+        (Answer::Done, Some(RegionChange::Split { index, regions, ended: vec![] }))
     }
 
     /// Completes what is due. Calls back with each entry that is applied.

@@ -209,7 +209,7 @@ fn a_split_and_a_transfer_keep_out_of_each_others_way() {
         let children = vec![SplitChild { id: RegionId(8), end: "m".into(), peers }];
         SplitCommand { epoch: descriptor(3).epoch, children }
     };
-    let splitting = Reject::InvalidTransfer(TransferError::Splitting);
+    let splitting = Reject::InvalidTransfer(TransferError::Changing);
     let mut cluster = leased(8);
     let made = cluster.split(1, split());
     // In the queue, then in the log, and until it is applied.

@@ -145,7 +145,9 @@ fn a_range_that_is_held_here_makes_no_replica() {
     let mut gone = Single::new();
     gone.receive(asks(1, 3, 7));
     let (envelope, why) = (asks(1, 3, 7), NotAdmitted::Gone);
-    assert!(gone.step(vec![Event::NotAdmitted { envelope, why }]).is_empty());
+    let told = gone.step(vec![Event::NotAdmitted { envelope, why }]);
+    let ended = told.notices.iter().map(|it| (it.kind, it.peer, it.from.0, it.to.0));
+    assert_eq!(ended.collect::<Vec<_>>(), [(NoticeKind::Ended, peer(3).id, 3, 1)]);
     assert_eq!(gone.receive(asks(1, 3, 8)).unknown.len(), 1, "asked again");
 }
 

@@ -68,6 +68,44 @@ impl Scenario {
         panic!("{change:?} is not made of {:?}", self.region(region));
     }
 
+    /// Asks for a change until it is committed, and does not wait for its answer.
+    pub(super) fn commit(&mut self, region: RegionId, change: &MembershipChange) -> Ticket {
+        let before = self.region(region).epoch;
+        for _ in 0..TRIES_MAX {
+            let ticket = self.change_once(region, change.clone());
+            let is_open = |world: &SimWorld| {
+                let state = world.workload().request(ticket).state;
+                matches!(state, RequestState::Sent | RequestState::Waiting)
+            };
+            let is_made = |world: &SimWorld| {
+                world.reference_model().descriptor(region).is_some_and(|it| it.epoch != before)
+            };
+            self.until("the entry", |world| is_made(world) || !is_open(world));
+            if is_made(&self.world) {
+                return ticket;
+            }
+            self.run(TRY_US);
+        }
+        panic!("{change:?} is not made of {:?}", self.region(region));
+    }
+
+    /// Hands the lead of a region over.
+    pub(super) fn hand_over(&mut self, region: RegionId, store: usize) {
+        for _ in 0..TRIES_MAX {
+            if self.latest_leader(region) == Some(store) {
+                return;
+            }
+            if let Some(leader) = self.latest_leader(region) {
+                let described = self.region(region);
+                let to = described.peer_on(layout::id(store));
+                let transfer = self.world.ask_for_transfer(&described, leader, to);
+                self.answered(transfer);
+            }
+            self.run(TRY_US);
+        }
+        panic!("store {store} does not lead region {region}");
+    }
+
     /// A learner on a store.
     pub(super) fn add(&mut self, region: RegionId, store: usize) -> PeerId {
         for _ in 0..TRIES_MAX {
@@ -199,10 +237,7 @@ fn c14_the_whole_membership_is_replaced_while_a_replica_is_away() {
     case.world.cut_off(away);
     case.move_replica(DATA, away, 3);
     case.move_replica(DATA, other, 4);
-    let (region, next) = (case.region(DATA), case.region(DATA).peer_on(layout::id(3)));
-    let transfer = case.world.ask_for_transfer(&region, first, next);
-    case.served(transfer);
-    case.until("the next leader", |world| latest_leader(world, DATA) == Some(3));
+    case.hand_over(DATA, 3);
     case.leader = 3;
     case.move_replica(DATA, first, 5);
     assert_eq!(case.voters(DATA), [3, 4, 5]);

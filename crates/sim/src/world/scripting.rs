@@ -30,6 +30,11 @@ impl SimWorld {
         self.network.slow_down(store, us);
     }
 
+    /// All that a store sends to one other from now on arrives so much later.
+    pub(crate) fn slow_link(&mut self, from: usize, to: usize, us: u64) {
+        self.network.slow_link(from, to, us);
+    }
+
     /// The messages of a store arrive as ever again.
     pub(crate) fn hear_at_once(&mut self, store: usize) {
         self.network.slow_down(store, 0);

@@ -37,7 +37,11 @@ impl ReplicaState {
         let made = write_regions(txn, place, regions)?;
         let before = std::mem::replace(&mut self.descriptor, made.parent.clone());
         self.splits.push((before, made.clone()));
-        self.changes.push(RegionChange::Split { index: self.state.applied, regions: made });
+        self.changes.push(RegionChange::Split {
+            index: self.state.applied,
+            regions: made,
+            ended: vec![],
+        });
         Ok(ApplyOutcome::Done)
     }
 }

@@ -60,7 +60,7 @@ fn the_new_region_has_its_rows_and_the_old_one_the_rest() {
     let before = store.read();
     let (outcome, changes) = apply_admin(&store, split_entry(2));
     assert_eq!(outcome, ApplyOutcome::Done);
-    let [RegionChange::Split { index, regions }] = &changes[..] else { panic!("{changes:?}") };
+    let [RegionChange::Split { index, regions, .. }] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!((*index, regions.children.len()), (Index(2), 1));
     assert_eq!(view(&store, CHILD).descriptor(), &regions.children[0]);
     assert_eq!(view(&store, 2).descriptor(), &regions.parent);

@@ -139,6 +139,7 @@ impl RequestFailure {
                 })
             }
             Reject::InvalidSplit(error) => Self::Refused(error.to_string()),
+            Reject::InvalidMembership(error) => Self::Refused(error.to_string()),
             Reject::InvalidTransfer(error) => Self::Refused(error.to_string()),
             Reject::ReadIndexNotReady => {
                 let reason = "no quorum confirmed the read in time".to_owned();

@@ -1,0 +1,49 @@
+//! The end of a replica: it takes nothing more, waits until nothing of it is under way, and asks
+//! the store to take it away (R12).
+
+use super::Replica;
+use crate::effects::{EndTask, RoleChange};
+use crate::error::Reject;
+use crate::membership::EndPhase;
+use crate::step_context::StepContext;
+
+impl Replica {
+    /// Whether the replica has begun to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.membership.end() != EndPhase::None
+    }
+
+    /// The region does not list the replica any more. It gives back all that waits: the fate of
+    /// entries in its log is not learned here.
+    pub(crate) fn begin_end(&mut self, step: &mut StepContext<'_>) {
+        // An install ends first. Whoever says that the replica is gone repeats it.
+        if self.is_ending() || self.is_installing() {
+            return;
+        }
+        self.membership.set_end(EndPhase::Waiting);
+        step.effects.discards.extend(self.install.take_staged().map(|staged| staged.stage));
+        let region = self.descriptor.id;
+        let undecided: Vec<_> = self.drain_as(&Reject::RegionNotFound(region), step).collect();
+        step.effects.answers.undecided.extend(undecided);
+        let term = self.consensus.term();
+        step.effects.roles.push(RoleChange { region, term, leader: None, is_leader: false });
+    }
+
+    /// Asks the store for the end, once nothing of the replica is under way: no write, and nothing
+    /// that was handed out and is not applied and heard.
+    ///
+    /// `has_unborn`: whether a split of this region that made a replica here has to be repeated.
+    pub(super) fn finish_end(&mut self, has_unborn: bool, step: &mut StepContext<'_>) {
+        self.outgoing.clear();
+        // Of splits that were applied on the way to the end: the children live on.
+        self.bear(step);
+        let is_done = self.inflight_writes.are_done()
+            && self.applying.handed_out() == self.consensus.applied_index();
+        // R12b: the rows of an unborn child lie in the range of its parent.
+        if self.membership.end() == EndPhase::Waiting && is_done && !has_unborn {
+            self.membership.set_end(EndPhase::Asked);
+            let (region, peer) = (self.descriptor.id, self.me.id);
+            step.effects.ends.push(EndTask { region, peer });
+        }
+    }
+}
