@@ -29,9 +29,16 @@ fn clusters_of_fixed_seeds_break_no_rule() {
 
 #[test]
 fn five_stores_break_no_rule() {
-    for seed in 1..=4 {
-        good(seed, Options { events: EVENTS, stores: Some(5), ..Options::default() });
+    let (mut changes, mut ended) = (0, 0);
+    for seed in 1..=6 {
+        let options = Options { events: EVENTS, stores: Some(5), ..Options::default() };
+        let coverage = good(seed, options).coverage;
+        changes += coverage.membership.changes;
+        ended += coverage.membership.ended;
+        let without = good(seed, Options { membership: false, ..options }).coverage;
+        assert_eq!(without.membership, flotilla_sim::Coverage::default().membership);
     }
+    assert!(changes > 0 && ended > 0, "{changes} changes of members, {ended} ends");
 }
 
 #[test]

@@ -14,6 +14,8 @@ use crate::world::SimWorld;
 
 /// Simulated time within which a healed cluster must do what it is asked.
 const CALM_US_MAX: u64 = 60_000_000;
+/// The same for the ends of removed replicas: a leader asks for them at last once a minute.
+const ENDS_US_MAX: u64 = 180_000_000;
 /// Events between two looks at whether it has.
 const LOOK_EVERY: usize = 64;
 
@@ -45,13 +47,15 @@ pub(crate) fn reads(world: &mut SimWorld) -> Result<(), CheckFailure> {
 
 /// All replicas reach the same index, no request waits any more, and all hold the same rows.
 pub(crate) fn replicas(world: &mut SimWorld) -> Result<(), CheckFailure> {
-    wait(world, |world| {
+    wait(world, ENDS_US_MAX, |world| {
         // First the requests: one that still waits may yet change a replica.
         if let Some(ticket) = world.workload().open().first() {
             let request = world.workload().request(*ticket);
             return Err(format!("ticket {ticket} is not answered: {request:?}"));
         }
+        world.are_members_repaired()?;
         world.reference_model().descriptors().try_for_each(|region| is_level(world, region))?;
+        world.nodes().iter().try_for_each(|node| node.has_wanted(world.reference_model()))?;
         // Expensive, and looked at only once the rest is right.
         world.nodes().iter().try_for_each(SimNode::has_nothing_left)
     })?;
@@ -82,7 +86,7 @@ fn serve(
     // Each counts its own turns: looks may come in step with refusals, as those of many keys do.
     let mut open: Vec<(Bytes, RequestBody, usize, Option<Ticket>)> =
         asks.into_iter().map(|(key, body)| (key, body, 0, None)).collect();
-    wait(world, |world| {
+    wait(world, CALM_US_MAX, |world| {
         open.retain_mut(|(key, body, turn, ticket)| {
             let state = ticket.map(|ticket| world.workload().request(ticket).state);
             // No limit but the time: any number of refusals may come before there is a leader.
@@ -111,13 +115,14 @@ fn serve(
 /// Lets things happen until `look` is content; its last complaint if that takes too long.
 fn wait(
     world: &mut SimWorld,
+    us_max: u64,
     mut look: impl FnMut(&mut SimWorld) -> Result<(), CheckFailure>,
 ) -> Result<(), CheckFailure> {
     // Simulated time: a cluster that hangs would otherwise go on having timers for ever.
-    let end = world.now() + CALM_US_MAX;
+    let end = world.now() + us_max;
     while let Err(complaint) = look(world) {
         if world.now() > end {
-            let seconds = CALM_US_MAX / 1_000_000;
+            let seconds = us_max / 1_000_000;
             return Err(format!("{seconds} s after the faults ended: {complaint}"));
         }
         // A look at all regions costs more than an event.

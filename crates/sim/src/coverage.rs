@@ -2,6 +2,8 @@
 
 use std::ops::AddAssign;
 
+use flotilla_region::{MembershipChange, RegionChange};
+
 /// Sums over the incarnations of all stores of a run, or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
@@ -37,6 +39,8 @@ pub struct Coverage {
     pub snapshots: SnapshotCoverage,
     /// Leaders that handed over.
     pub transfers: TransferCoverage,
+    /// Regions whose replicas changed.
+    pub membership: MembershipCoverage,
     /// Replicas that have ended.
     pub ends: EndCoverage,
 }
@@ -142,6 +146,70 @@ pub struct TransferCoverage {
     pub refused: u64,
 }
 
+/// Sums over changes of members.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MembershipCoverage {
+    /// Changes that replicas have applied.
+    pub changes: u64,
+    /// Of these, those that entered a joint configuration.
+    pub joint: u64,
+    /// Changes in the log that had no effect.
+    pub void: u64,
+    /// Changes that no leader has proposed.
+    pub refused: u64,
+    /// Replicas that got a vote.
+    pub promoted: u64,
+    /// Replicas that were removed.
+    pub removed: u64,
+    /// Replicas whose end a root has.
+    pub ended: u64,
+    /// Entries of the list of removed replicas that were cleared.
+    pub confirmed: u64,
+    /// Notices that came.
+    pub notices: u64,
+    /// Notices that came a second time, much later.
+    pub late: u64,
+    /// Power losses between two arrows of an end.
+    pub cuts_at_ends: u64,
+}
+
+impl MembershipCoverage {
+    /// A replica has applied a change of its region.
+    pub(crate) fn count(&mut self, change: &RegionChange) {
+        match change {
+            RegionChange::Split { .. } => {}
+            RegionChange::Forgotten { .. } => self.confirmed += 1,
+            RegionChange::Membership { change, descriptor, .. } => {
+                self.changes += 1;
+                match change {
+                    MembershipChange::Vote { promoted, .. } => {
+                        self.joint += u64::from(descriptor.is_joint());
+                        self.promoted += promoted.len() as u64;
+                    }
+                    MembershipChange::Remove(_) => self.removed += 1,
+                    MembershipChange::Add(_) | MembershipChange::LeaveJoint => {}
+                }
+            }
+        }
+    }
+}
+
+impl AddAssign for MembershipCoverage {
+    fn add_assign(&mut self, more: Self) {
+        self.changes += more.changes;
+        self.joint += more.joint;
+        self.void += more.void;
+        self.refused += more.refused;
+        self.promoted += more.promoted;
+        self.removed += more.removed;
+        self.ended += more.ended;
+        self.confirmed += more.confirmed;
+        self.notices += more.notices;
+        self.late += more.late;
+        self.cuts_at_ends += more.cuts_at_ends;
+    }
+}
+
 /// Sums over the logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogCoverage {
@@ -238,6 +306,7 @@ impl AddAssign for Coverage {
         self.transfers.begun += more.transfers.begun;
         self.transfers.done += more.transfers.done;
         self.transfers.refused += more.transfers.refused;
+        self.membership += more.membership;
         self.ends.tasks += more.ends.tasks;
         self.ends.replicas += more.ends.replicas;
         self.ends.without_replica += more.ends.without_replica;

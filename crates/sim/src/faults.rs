@@ -7,6 +7,7 @@ use fastrand::Rng;
 use flotilla_region::{MessageKind, RegionId};
 
 use crate::executor::InstallArrow;
+use crate::membership_planner::MembershipPlanner;
 use crate::network::{NetworkConditions, Partition};
 use crate::node::{DirectorySwap, OperatorFlags};
 use crate::transfer_planner::TransferPlanner;
@@ -140,6 +141,7 @@ struct LaterFaults {
     bounds: ExtraFaults,
     snapshots: ExtraFaults,
     transfers: TransferPlanner,
+    membership: MembershipPlanner,
 }
 
 /// Kinds of faults that are drawn apart, so that old seeds draw the rest as ever.
@@ -222,6 +224,7 @@ impl Swarm {
         let bounds = draw_extra(Rng::with_seed(!extra.clone().u64(..)));
         let snapshots = draw_snapshot_faults(Rng::with_seed(bounds.rng.clone().u64(..)));
         let transfers = TransferPlanner::draw(bounds.rng.clone().u64(..));
+        let membership = MembershipPlanner::draw(bounds.rng.clone().u64(..));
         let weight = *choose(&mut extra, &[1, 1, 1, HEAVY]);
         let keeps_end = weight == HEAVY && extra.bool();
         let width = if weight == 1 { *choose(&mut extra, &[1, 1, 1, 1, 1, WIDE]) } else { 1 };
@@ -241,7 +244,7 @@ impl Swarm {
             wrong_flags: draw_wrong_flags(&mut extra, stores),
             restart_us_max: *choose(rng, &[100_000, 1_000_000, 4_000_000]),
             kinds,
-            later: LaterFaults { bounds, snapshots, transfers },
+            later: LaterFaults { bounds, snapshots, transfers, membership },
         }
     }
 
@@ -267,6 +270,7 @@ impl Swarm {
                 bounds: ExtraFaults { rng: rng.fork(), kinds: Vec::new() },
                 snapshots: ExtraFaults { rng, kinds: Vec::new() },
                 transfers: TransferPlanner::idle(),
+                membership: MembershipPlanner::idle(),
             },
             ..swarm
         }
@@ -300,6 +304,16 @@ impl Swarm {
     /// No leader is transferred by hand.
     pub(crate) fn without_transfers(&mut self) {
         self.later.transfers = TransferPlanner::idle();
+    }
+
+    /// The changes of members.
+    pub(crate) fn membership(&mut self) -> &mut MembershipPlanner {
+        &mut self.later.membership
+    }
+
+    /// No member changes.
+    pub(crate) fn without_membership(&mut self) {
+        self.later.membership = MembershipPlanner::none();
     }
 
     fn fault(&self, kind: FaultKind, rng: &mut Rng) -> Fault {

@@ -14,6 +14,7 @@ mod event_queue;
 mod executor;
 mod faults;
 mod layout;
+mod membership_planner;
 mod network;
 mod node;
 mod packet;

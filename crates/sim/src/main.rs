@@ -36,6 +36,9 @@ struct Arguments {
     /// Transfers no leader.
     #[arg(long)]
     no_transfers: bool,
+    /// Changes no member.
+    #[arg(long)]
+    no_membership: bool,
     /// Prints everything that happens. One seed at a time.
     #[arg(long)]
     trace: bool,
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         stores: arguments.stores.map(usize::from),
         splits: !arguments.no_splits,
         transfers: !arguments.no_transfers,
+        membership: !arguments.no_membership,
         printed: arguments.trace,
     };
     // A run's panic is in its report; the usual output about threads would drown it.
@@ -61,6 +65,7 @@ fn main() -> ExitCode {
     let mut summary = RunSummary {
         has_splits: options.splits,
         has_transfers: options.transfers,
+        has_membership: options.membership,
         ..RunSummary::default()
     };
     std::thread::scope(|scope| {
@@ -105,10 +110,11 @@ fn print_result(report: &SimReport, options: Options, is_alone: bool) {
         let stores = options.stores.map_or(String::new(), |stores| format!(" --stores {stores}"));
         let splits = if options.splits { "" } else { " --no-splits" };
         let transfers = if options.transfers { "" } else { " --no-transfers" };
+        let membership = if options.membership { "" } else { " --no-membership" };
         let events = options.events;
         println!(
             "seed {seed} FAILED: {failure}\n    replay: cargo run --release -p flotilla-sim -- \
-             --seed {seed} --events {events}{stores}{splits}{transfers} --trace"
+             --seed {seed} --events {events}{stores}{splits}{transfers}{membership} --trace"
         );
     } else if is_alone {
         println!("seed {seed}: trace {:016x}", report.trace);
@@ -124,6 +130,8 @@ struct RunSummary {
     has_splits: bool,
     /// Whether leaders could be transferred.
     has_transfers: bool,
+    /// Whether members could change.
+    has_membership: bool,
     sum: SimReport,
 }
 
@@ -202,17 +210,32 @@ impl RunSummary {
         let transfers = [
             ("transfers of leaders", coverage.transfers.done),
             ("transfers of leaders that failed", coverage.transfers.refused),
+        ];
+        let transfers = transfers.into_iter().filter(|_| self.has_transfers);
+        let membership = [
+            ("changes of members", coverage.membership.changes),
+            ("joint configurations", coverage.membership.joint),
+            ("changes of members that had no effect", coverage.membership.void),
+            ("changes of members that were refused", coverage.membership.refused),
+            ("learners that got votes", coverage.membership.promoted),
+            ("replicas removed", coverage.membership.removed),
+            ("replicas ended by a root", coverage.membership.ended),
             ("replicas ended", coverage.ends.replicas),
             ("ends of replicas that were not there", coverage.ends.without_replica),
             ("logs of ended replicas removed", coverage.ends.logs_removed),
             ("reads turned back by an end", coverage.ends.reads_turned_back),
+            ("ends confirmed", coverage.membership.confirmed),
+            ("notices that came", coverage.membership.notices),
+            ("notices that came late", coverage.membership.late),
+            ("power losses inside an end", coverage.membership.cuts_at_ends),
         ];
-        let transfers = transfers.into_iter().filter(|_| self.has_transfers);
+        let membership = membership.into_iter().filter(|_| self.has_membership);
         corners
             .into_iter()
             .chain(snapshots)
             .chain(splits)
             .chain(transfers)
+            .chain(membership)
             .filter(|(_, count)| *count == 0)
             .map(|(name, _)| name)
             .collect()

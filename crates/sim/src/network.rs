@@ -150,6 +150,12 @@ impl Network {
         self.late_us[from * self.stores..(from + 1) * self.stores].fill(us);
     }
 
+    /// All that one store sends to another from now on arrives so much later.
+    #[cfg(test)]
+    pub(crate) fn slow_link(&mut self, from: usize, to: usize, us: u64) {
+        self.late_us[from * self.stores + to] = us;
+    }
+
     /// Mends every link.
     pub(crate) fn heal(&mut self) {
         // Those of other cuts as well: how long a cut lasts is chance anyway.

@@ -15,7 +15,7 @@ use flotilla_store::{Error, ReadError, RecoveredReplicas, StartSeed, Store, Stor
 use flotilla_vfs::fault::{FaultFs, FaultStats};
 
 use crate::clock::LocalClock;
-use crate::coverage::Coverage;
+use crate::coverage::{Coverage, MembershipCoverage};
 use crate::event_queue::SimTime;
 use crate::executor::{Executor, InstallArrow, TaskDelays};
 use crate::layout;
@@ -28,6 +28,7 @@ mod comparing;
 mod handshakes;
 mod receiving;
 mod running;
+mod silence;
 mod snapshot_streams;
 mod snapshots;
 mod spare_disks;
@@ -39,6 +40,7 @@ use bootstrapping::BootstrappingStore;
 pub(crate) use bootstrapping::OperatorFlags;
 use handshakes::HandshakeDriver;
 use running::RunningStore;
+use silence::SilentReplicas;
 use snapshot_streams::SnapshotStreams;
 pub(crate) use spare_disks::DirectorySwap;
 use spare_disks::SpareDisks;
@@ -195,6 +197,7 @@ impl SimNode {
             let stats = running.shard.stats();
             coverage += running.executor.coverage();
             coverage.snapshots += running.streams.coverage;
+            coverage.membership += running.membership;
             coverage.reads.by_lease += stats.reads_by_lease;
             coverage.reads.by_index += stats.reads_by_index;
             coverage.votes_withheld += stats.dropped.votes_withheld;
@@ -279,17 +282,16 @@ impl SimNode {
         let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
         let time = self.clock.read(now);
         let (mut terms, mut applied) = (SyncedTerms::default(), BTreeMap::new());
-        let here = layout::id(self.place);
-        let with_rows = recovered.iter().map(|found| (found.descriptor.id, found.peer));
-        let unborn_ids = unborn.iter().map(|found| (found.region, found.peer));
-        let without_data = uninitialised.iter().map(|found| (found.region, found.peer));
-        for (region, peer) in with_rows.chain(unborn_ids).chain(without_data) {
-            reference_model
-                .check_not_ended(here, region, peer)
-                .map_err(StopReason::CheckFailure)?;
-        }
+        let is_swapped = self.is_swapped();
+        let is_alive = |region, peer| {
+            let store = layout::id(self.place);
+            let alive = reference_model.check_alive(store, region, peer);
+            // An older disk may have what the newest one has ended.
+            if is_swapped { Ok(()) } else { alive.map_err(StopReason::CheckFailure) }
+        };
         for region in recovered {
             let id = region.descriptor.id;
+            is_alive(id, region.peer)?;
             terms.note(region.peer, region.hard_state.term);
             applied.insert(id, region.applied.0);
             self.coverage.replayed_entries += region.tail.len() as u64;
@@ -304,6 +306,7 @@ impl SimNode {
             })?;
         }
         for replica in unborn {
+            is_alive(replica.region, replica.peer)?;
             self.coverage.splits.unborn += 1;
             terms.note(replica.peer, replica.hard_state.term);
             shard.keep_unborn(replica).map_err(|error| {
@@ -311,6 +314,7 @@ impl SimNode {
             })?;
         }
         for replica in uninitialised {
+            is_alive(replica.region, replica.peer)?;
             self.coverage.snapshots.uninitialised_starts += 1;
             terms.note(replica.peer, replica.hard_state.term);
             shard.keep_uninitialised(replica).map_err(|error| {
@@ -332,6 +336,8 @@ impl SimNode {
             cut_at_arrow: None,
             cut_in_flush: None,
             stall: Stall::default(),
+            silent: SilentReplicas::default(),
+            membership: MembershipCoverage::default(),
         });
         self.compare_all(reference_model)?;
         out.tasks.push((1, Task::Greet));
@@ -409,10 +415,17 @@ impl SimNode {
         }
     }
 
-    /// Cuts the power when an installation passes an arrow, or not any more.
+    /// Cuts the power when an installation or an end passes an arrow, or not any more.
     pub(crate) fn cut_at_arrow(&mut self, arrow: Option<InstallArrow>) {
         if let Some(running) = &mut self.running {
             running.cut_at_arrow = arrow;
+        }
+    }
+
+    /// A notice of this store will come a second time, much later.
+    pub(crate) fn count_late_notice(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.membership.late += 1;
         }
     }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use flotilla_identity::{
     BootstrapRequest, BootstrapResponse, QuestionToken, StoreHello, StoreRun, StoreUuid,
 };
-use flotilla_region::{Envelope, RegionSize};
+use flotilla_region::{Envelope, Notice, RegionSize};
 use flotilla_store::SnapshotEnd;
 
 /// Something on its way from one store to another.
@@ -30,6 +30,8 @@ impl Packet {
 pub(crate) enum PacketBody {
     /// A message of raft, with the sender's start and how far its log is synced.
     Frame { uuid: StoreUuid, run: StoreRun, log_end: u64, envelope: Box<Envelope> },
+    /// A word about a replica that has ended, or should, with the sender's start.
+    Notice { uuid: StoreUuid, run: StoreRun, notice: Notice },
     /// The receiver does not take frames of this start: the stream ends.
     FrameRefused { run: StoreRun },
     /// A question of the bootstrap, asked in an incarnation of the sender.

@@ -10,13 +10,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use flotilla_region::{
-    ApplyTask, Descriptor, EndTask, Index, PeerId, RegionId, Space, StoreId, Term, Ticket,
+    ApplyTask, Descriptor, EndTask, Index, Notice, NoticeKind, Peer, PeerId, RegionId, Space,
+    StoreId, Term, Ticket,
 };
 
+mod ended_replicas;
 mod region_model;
 #[cfg(test)]
 mod tests;
 
+use ended_replicas::EndedReplicas;
 use region_model::RegionModel;
 pub(crate) use region_model::{OpResult, ProposalResult};
 
@@ -29,9 +32,8 @@ pub(crate) struct ReferenceModel {
     regions: BTreeMap<RegionId, RegionModel>,
     /// Every replica that any region ever had.
     peers: BTreeSet<PeerId>,
-    leaders: BTreeMap<(RegionId, Term), StoreId>,
-    /// The greatest replica of each region that a root of each store has ended.
-    ended: BTreeMap<(StoreId, RegionId), PeerId>,
+    leaders: BTreeMap<(RegionId, Term), Peer>,
+    ended: EndedReplicas,
     /// The proposal and the entry that each ticket came out with.
     tickets: BTreeMap<Ticket, (RegionId, Index, usize)>,
 }
@@ -145,16 +147,16 @@ impl ReferenceModel {
         &mut self,
         region: RegionId,
         term: Term,
-        store: StoreId,
+        leader: Peer,
     ) -> Result<(), CheckFailure> {
-        let other = *self.leaders.entry((region, term)).or_insert(store);
-        if other == store {
+        let other = *self.leaders.entry((region, term)).or_insert(leader);
+        if other == leader {
             return Ok(());
         }
-        Err(format!("region {region} has two leaders in term {term}: stores {other} and {store}"))
+        Err(format!("region {region} has two leaders in term {term}: {other:?} and {leader:?}"))
     }
 
-    /// Notes that a store ends a replica.
+    /// Checks that a store may end a replica.
     ///
     /// # Errors
     ///
@@ -169,34 +171,48 @@ impl ReferenceModel {
         }
     }
 
-    /// Notes that a root of a store has the end of a replica: other stores may hear of it now.
-    pub(crate) fn note_ended(&mut self, store: StoreId, region: RegionId, peer: PeerId) {
-        let greatest = self.ended.entry((store, region)).or_default();
-        *greatest = peer.max(*greatest);
+    /// The first leader of the region in a term later than this, if there is one.
+    pub(crate) fn leader_after(&self, region: RegionId, term: Term) -> Option<(Term, StoreId)> {
+        let later = (region, Term(term.0 + 1))..=(region, Term(u64::MAX));
+        self.leaders.range(later).next().map(|((_, term), leader)| (*term, leader.store))
     }
 
-    /// Checks a replica that a start has found.
+    /// Notes that a root of a store has the end of a replica.
+    pub(crate) fn note_ended(&mut self, store: StoreId, region: RegionId, peer: PeerId) {
+        self.ended.note(store, region, peer);
+    }
+
+    /// Checks that no root of the store has the end of this replica, which is there or speaks.
     ///
     /// # Errors
     ///
-    /// It has ended.
-    pub(crate) fn check_not_ended(
+    /// One has.
+    pub(crate) fn check_alive(
         &self,
         store: StoreId,
         region: RegionId,
         peer: PeerId,
     ) -> Result<(), CheckFailure> {
-        let ended = self.ended.get(&(store, region)).copied().unwrap_or_default();
-        if peer > ended {
-            return Ok(());
-        }
-        Err(format!("store {store}, region {region}: replica {peer} has ended, and is back"))
+        self.ended.check_alive(store, region, peer)
     }
 
-    /// The first leader of the region in a term later than this, if there is one.
-    pub(crate) fn leader_after(&self, region: RegionId, term: Term) -> Option<(Term, StoreId)> {
-        let later = (region, Term(term.0 + 1))..=(region, Term(u64::MAX));
-        self.leaders.range(later).next().map(|((_, term), store)| (*term, *store))
+    /// Checks that a notice tells the truth: a replica has ended by a root, or its region has
+    /// dropped it for good.
+    ///
+    /// # Errors
+    ///
+    /// It is a lie.
+    pub(crate) fn check_notice(&self, notice: &Notice) -> Result<(), CheckFailure> {
+        let Notice { region, from, peer, .. } = *notice;
+        let newest = self.descriptor(region);
+        let is_dropped = newest.is_some_and(|it| it.floor() >= peer && it.listed(peer).is_none());
+        let is_true = match notice.kind {
+            NoticeKind::WhoIs => true,
+            NoticeKind::Ended => self.ended.has(from, region, peer),
+            NoticeKind::Gone | NoticeKind::End => is_dropped,
+        };
+        let words = || format!("store {from} says a lie: {notice:?}, and the region is {newest:?}");
+        if is_true { Ok(()) } else { Err(words()) }
     }
 
     /// The result of the proposal with this ticket; `None` if it was not handed out to be applied.

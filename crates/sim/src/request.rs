@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_region::{
-    AdminCommand, Descriptor, Event, KeySpan, Peer, PeerId, RegionId, Reject, RequestPrecondition,
-    SplitCommand, Ticket,
+    AdminCommand, Descriptor, Event, KeySpan, MembershipCommand, Peer, PeerId, RegionId, Reject,
+    RequestPrecondition, SplitCommand, Ticket,
 };
 use flotilla_store::ApplyOutcome;
 
@@ -19,7 +19,7 @@ pub(crate) enum RequestOwner {
     Client(usize),
     /// The timestamp oracle on a store.
     TsoOracle(usize),
-    /// An operator who splits regions and transfers leaders.
+    /// An operator who splits regions, transfers leaders and changes members.
     Operator,
     /// The run itself, at its end.
     Auditor,
@@ -35,6 +35,8 @@ pub(crate) enum RequestBody {
     Split(SplitCommand),
     /// Another replica should lead: this one, or the best.
     Transfer(Option<PeerId>),
+    /// Other replicas, or other roles.
+    Membership(MembershipCommand),
 }
 
 /// The reply of a store.
@@ -89,6 +91,8 @@ pub(crate) enum ForgedField {
     Span,
     /// A split that cannot be made.
     Split,
+    /// A change of the replicas that cannot be made.
+    Membership,
 }
 
 /// More than the versions that the regions of a run get.
@@ -122,6 +126,9 @@ impl ClientRequest {
         let command = match &body {
             RequestBody::Write(ops) => Some(raw::encode(ops)),
             RequestBody::Split(split) => Some(AdminCommand::Split(split.clone()).encode()),
+            RequestBody::Membership(change) => {
+                Some(AdminCommand::Membership(change.clone()).encode())
+            }
             RequestBody::Get(_) | RequestBody::Scan | RequestBody::Transfer(_) => None,
         };
         Self {
@@ -147,6 +154,9 @@ impl ClientRequest {
         let (region, precondition) = (self.route.id, self.precondition());
         match (&self.body, &self.command) {
             (RequestBody::Split(split), _) => Event::Split { region, ticket, split: split.clone() },
+            (RequestBody::Membership(command), _) => {
+                Event::ChangeMembership { region, ticket, command: command.clone() }
+            }
             (RequestBody::Transfer(to), _) => {
                 Event::TransferLeader { region, to: *to, ticket: Some(ticket) }
             }
@@ -165,7 +175,9 @@ impl ClientRequest {
             RequestBody::Scan => {
                 return keys.iter().map(|key| (key.clone(), RegisterAction::Get)).collect();
             }
-            RequestBody::Split(_) | RequestBody::Transfer(_) => return Vec::new(),
+            RequestBody::Split(_) | RequestBody::Transfer(_) | RequestBody::Membership(_) => {
+                return Vec::new();
+            }
             RequestBody::Write(ops) => ops,
         };
         let mut actions = Vec::new();
@@ -199,7 +211,7 @@ impl ClientRequest {
             span: self.span(),
         };
         match self.forged {
-            None | Some(ForgedField::Split) => {}
+            None | Some(ForgedField::Split | ForgedField::Membership) => {}
             // No region comes so far: the next one may be true by now.
             Some(ForgedField::Version) => {
                 precondition.version = Some(region.epoch.version + WILD_VERSION)
@@ -219,7 +231,10 @@ impl ClientRequest {
         let mut keys: Vec<&Bytes> = Vec::new();
         match &self.body {
             // No claim about keys: a scan is clipped to the region.
-            RequestBody::Scan | RequestBody::Split(_) | RequestBody::Transfer(_) => return None,
+            RequestBody::Scan
+            | RequestBody::Split(_)
+            | RequestBody::Transfer(_)
+            | RequestBody::Membership(_) => return None,
             RequestBody::Get(key) => keys.push(key),
             RequestBody::Write(ops) => {
                 for op in ops {

@@ -62,9 +62,10 @@ pub(crate) fn chosen_key<'a>(
     let nth = |count: usize| ticket.0 as usize % count;
     match body {
         RequestBody::Get(key) => key,
-        RequestBody::Scan | RequestBody::Split(_) | RequestBody::Transfer(_) => {
-            &keys[nth(keys.len())]
-        }
+        RequestBody::Scan
+        | RequestBody::Split(_)
+        | RequestBody::Transfer(_)
+        | RequestBody::Membership(_) => &keys[nth(keys.len())],
         RequestBody::Write(ops) => match &ops[nth(ops.len())] {
             RawOp::Put { key, .. } | RawOp::Delete { key } | RawOp::CompareAndSwap { key, .. } => {
                 key

@@ -31,13 +31,22 @@ pub struct Options {
     pub splits: bool,
     /// Whether leaders are transferred by hand, in those seeds that draw it.
     pub transfers: bool,
+    /// Whether members change by hand, in those seeds that draw it.
+    pub membership: bool,
     /// Whether to print all that happens.
     pub printed: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { events: 20_000, stores: None, splits: true, transfers: true, printed: false }
+        Self {
+            events: 20_000,
+            stores: None,
+            splits: true,
+            transfers: true,
+            membership: true,
+            printed: false,
+        }
     }
 }
 
@@ -84,6 +93,9 @@ fn run_to_the_end(seed: u64, options: Options) -> SimReport {
     let mut swarm = Swarm::draw(&mut rng, options.stores);
     if !options.transfers {
         swarm.without_transfers();
+    }
+    if !options.membership {
+        swarm.without_membership();
     }
     let splits = if options.splits { SplitPlanner::draw(seed) } else { SplitPlanner::idle(seed) };
     let settings = settings(&swarm, &mut rng);

@@ -1,6 +1,8 @@
 //! Tasks of a store, and the outbox with their results.
 
-use flotilla_region::{Envelope, Event, LogFetch, ReadGrant, RoleChange, SnapshotSend, Ticket};
+use flotilla_region::{
+    Envelope, Event, LogFetch, Notice, ReadGrant, RoleChange, SnapshotSend, Ticket,
+};
 
 use crate::event_queue::SimTime;
 use crate::packet::{Packet, StreamId};
@@ -78,6 +80,7 @@ pub(crate) struct Outbox {
     /// More tasks, each with its delay in microseconds.
     pub(crate) tasks: Vec<(u64, Task)>,
     pub(crate) envelopes: Vec<Envelope>,
+    pub(crate) notices: Vec<Notice>,
     /// Greetings, and questions of the bootstrap.
     pub(crate) packets: Vec<Packet>,
     pub(crate) replies: Vec<(Ticket, ClientReply)>,

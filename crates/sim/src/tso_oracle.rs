@@ -83,7 +83,7 @@ enum OracleState {
 #[derive(Debug)]
 pub(crate) struct TsoOracle {
     place: usize,
-    /// The system region, which is never split.
+    /// The system region, which is never split; its replicas change.
     system: Descriptor,
     state: OracleState,
 }
@@ -91,6 +91,13 @@ pub(crate) struct TsoOracle {
 impl TsoOracle {
     pub(crate) fn new(place: usize, system: Descriptor) -> Self {
         Self { place, system, state: OracleState::Idle }
+    }
+
+    /// The system region has other replicas, or the same.
+    pub(crate) fn learn(&mut self, system: &Descriptor) {
+        if self.system.epoch != system.epoch {
+            self.system = system.clone();
+        }
     }
 
     /// The store has crashed.

@@ -335,6 +335,13 @@ impl ClientWorkload {
                     .collect()
             }
             (RequestBody::Transfer(_), ClientReply::Transferred(_)) => Vec::new(),
+            (RequestBody::Membership(_), ClientReply::Wrote(ApplyOutcome::Done)) => {
+                let result = reference_model.result(ticket);
+                if result != Some(&ProposalResult::Members) {
+                    return Err(format!("ticket {ticket} was told of a change, did {result:?}"));
+                }
+                Vec::new()
+            }
             (RequestBody::Split(_), ClientReply::Wrote(ApplyOutcome::Done)) => {
                 let result = reference_model.result(ticket);
                 if result != Some(&ProposalResult::Split) {
@@ -387,7 +394,8 @@ impl ClientWorkload {
             }
             Reject::EpochNotMatch { current } => current.iter().for_each(|it| cache.learn(it)),
             Reject::KeyNotInRegion { descriptor, .. } => cache.learn(descriptor),
-            Reject::RegionNotFound(_) => cache.forget(region),
+            // The replica there is another one: placement knows which.
+            Reject::RegionNotFound(_) | Reject::MismatchPeer { .. } => cache.forget(region),
             _ => {}
         }
     }

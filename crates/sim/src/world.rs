@@ -22,6 +22,7 @@ use crate::tso_oracle::{GrantedTimestamps, TsoOracle};
 use crate::workload::ClientWorkload;
 
 mod fault_injection;
+mod membership;
 mod messaging;
 #[cfg(test)]
 mod scripting;
@@ -90,6 +91,20 @@ enum SimEvent {
     Split,
     /// An operator has a region led elsewhere.
     Transfer,
+    /// An operator changes the members of a region.
+    ChangeMembership,
+    /// The operator asks for a change a second time.
+    AskAgain(Box<ClientRequest>),
+    /// The streams of a store are cut.
+    CutStreams(usize),
+    /// A store that was to lose power inside an end has met none, if it is still in this
+    /// incarnation.
+    SpareEnd {
+        store: usize,
+        incarnation: u64,
+    },
+    /// The repair at the end looks for regions without the members that they should have.
+    RepairMembers,
 }
 
 /// Whether a store stands still.
@@ -208,6 +223,7 @@ impl SimWorld {
         self.schedule_snapshot_fault();
         self.schedule_split();
         self.schedule_transfer();
+        self.schedule_membership();
     }
 
     pub(crate) fn now(&self) -> SimTime {
@@ -259,6 +275,7 @@ impl SimWorld {
                 self.start(store)?;
             }
         }
+        self.repair_members();
         Ok(())
     }
 
@@ -309,6 +326,15 @@ impl SimWorld {
             SimEvent::InjectFault(fault) => self.inject(fault)?,
             SimEvent::Split => self.split_by_hand()?,
             SimEvent::Transfer => self.transfer_by_hand(),
+            SimEvent::ChangeMembership => self.change_members_by_hand()?,
+            SimEvent::AskAgain(request) => self.ask_again(*request),
+            SimEvent::CutStreams(store) => self.cut_streams_of(store)?,
+            SimEvent::SpareEnd { store, incarnation } => {
+                if self.nodes[store].incarnation() == incarnation {
+                    self.nodes[store].cut_at_arrow(None);
+                }
+            }
+            SimEvent::RepairMembers => self.repair_members(),
             SimEvent::Resume { store, incarnation } => {
                 if self.nodes[store].incarnation() == incarnation {
                     self.resume(store)?;
@@ -378,6 +404,9 @@ impl SimWorld {
         }
         for envelope in out.envelopes.drain(..) {
             self.post(store, envelope);
+        }
+        for notice in out.notices.drain(..) {
+            self.post_notice(store, notice)?;
         }
         for mut packet in out.packets.drain(..) {
             // Noted by the world: a store with an older disk does not know it.

@@ -6,6 +6,8 @@
 mod crashes;
 mod first_messages;
 mod leaders;
+mod membership;
+mod membership_crashes;
 mod requests;
 mod scenario;
 mod snapshots;

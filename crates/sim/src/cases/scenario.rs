@@ -7,6 +7,7 @@ use flotilla_region::{Config, Descriptor, Index, RegionId, Status, Ticket};
 
 use crate::coverage::SnapshotCoverage;
 use crate::faults::Swarm;
+use crate::layout;
 use crate::request::{ClientRequest, RequestBody, RequestOwner, RequestState};
 use crate::run;
 use crate::split_planner::SplitPlanner;
@@ -17,6 +18,9 @@ use crate::world::SimWorld;
 pub(super) const DATA: RegionId = RegionId(2);
 /// A script waits no longer than this.
 const PATIENCE_US: u64 = 10_000_000;
+
+/// Replicas of the data region at first.
+const REPLICAS: usize = 3;
 
 /// Three stores in which nothing goes wrong by itself, and no root is made: what a store has
 /// applied is gone after a loss of power.
@@ -43,12 +47,25 @@ impl Scenario {
 
     /// The same, with roots.
     pub(super) fn with_roots(seed: u64) -> Self {
-        Self::of(seed, with_roots(), |_| ())
+        Self::of(seed, with_roots(REPLICAS), |_| ())
     }
 
     /// The same, with roots, and logs that are kept for others for a short time only.
     pub(super) fn with_short_logs(seed: u64) -> Self {
-        Self::of(seed, with_roots(), |config| {
+        Self::of(seed, with_roots(REPLICAS), |config| {
+            config.window.log_kept_region_bytes = KEPT_BYTES;
+            config.window.log_kept_bytes_max = KEPT_BYTES;
+        })
+    }
+
+    /// More stores, the first three of which have the data region; with roots.
+    pub(super) fn wide(seed: u64, stores: usize) -> Self {
+        Self::of(seed, with_roots(stores), |_| ())
+    }
+
+    /// The same, with logs that are kept for others for a short time only.
+    pub(super) fn wide_with_short_logs(seed: u64, stores: usize) -> Self {
+        Self::of(seed, with_roots(stores), |config| {
             config.window.log_kept_region_bytes = KEPT_BYTES;
             config.window.log_kept_bytes_max = KEPT_BYTES;
         })
@@ -62,18 +79,22 @@ impl Scenario {
         settings.region.window.log_kept_region_bytes = window.log_kept_region_bytes;
         settings.region.window.log_kept_bytes_max = window.log_kept_bytes_max;
         change(&mut settings.region);
+        for region in &mut settings.regions[1..] {
+            region.peers.truncate(REPLICAS);
+        }
         let splits = SplitPlanner::idle(seed);
         let printed = std::env::var_os("FLOTILLA_SIM_TRACE").is_some();
         let world = SimWorld::new(swarm, splits, settings, rng, Trace::new(seed, printed));
         let mut scenario = Self { world, leader: 0, followers: [1, 2] };
         let is_ready = |world: &SimWorld| {
-            world.is_whole() && world.nodes().iter().all(|node| knows_leader(node.status(DATA)))
+            let members = &world.nodes()[..REPLICAS];
+            world.is_whole() && members.iter().all(|node| knows_leader(node.status(DATA)))
         };
         scenario.until("a leader", is_ready);
         scenario.run(200_000);
         let leader = scenario.world.leading(DATA).expect("there is one");
         scenario.leader = leader;
-        scenario.followers = [(leader + 1) % 3, (leader + 2) % 3];
+        scenario.followers = [(leader + 1) % REPLICAS, (leader + 2) % REPLICAS];
         scenario
     }
 
@@ -87,9 +108,19 @@ impl Scenario {
 
     /// Waits for something, and returns how long it took.
     pub(super) fn until(&mut self, what: &str, is_there: impl Fn(&SimWorld) -> bool) -> u64 {
+        self.until_in(PATIENCE_US, what, is_there)
+    }
+
+    /// The same, with another patience.
+    pub(super) fn until_in(
+        &mut self,
+        patience_us: u64,
+        what: &str,
+        is_there: impl Fn(&SimWorld) -> bool,
+    ) -> u64 {
         let start = self.world.now();
         while !is_there(&self.world) {
-            assert!(self.world.now() < start + PATIENCE_US, "{what} does not come");
+            assert!(self.world.now() < start + patience_us, "{what} does not come");
             self.advance();
         }
         self.world.now() - start
@@ -196,14 +227,14 @@ impl Scenario {
         panic!("the logs are kept: {:?}", self.status(self.leader, region));
     }
 
-    /// Waits until all stores have applied all that any of them has.
+    /// Waits until all replicas have applied all that any of them has.
     pub(super) fn all_are_level(&mut self, region: RegionId) {
         self.until("what others have", |world| {
-            let ends: Vec<_> = world
-                .nodes()
-                .iter()
-                .map(|node| node.status(region).map(|status| (status.applied, status.last)))
-                .collect();
+            let listed = world.reference_model().descriptor(region);
+            let peers = listed.into_iter().flat_map(|region| &region.peers);
+            let status = |store| world.nodes()[layout::place(store)].status(region);
+            let end = |status: Status| (status.applied, status.last);
+            let ends: Vec<_> = peers.map(|peer| status(peer.store).map(end)).collect();
             ends.iter().all(|end| end.is_some() && *end == ends[0])
         });
     }
@@ -250,8 +281,8 @@ impl Scenario {
     }
 }
 
-fn with_roots() -> Swarm {
-    let mut swarm = Swarm::calm(3);
+fn with_roots(stores: usize) -> Swarm {
+    let mut swarm = Swarm::calm(stores);
     swarm.checkpoint_us = ROOTS_US;
     swarm
 }

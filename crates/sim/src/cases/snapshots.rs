@@ -87,7 +87,7 @@ fn c1_children_reach_a_store_by_snapshots_alone() {
 }
 
 /// Splits the data region while a store is away, until the others have let go of the splits.
-fn split_while_away(case: &mut Scenario, away: usize, splits: usize) -> Vec<RegionId> {
+pub(super) fn split_while_away(case: &mut Scenario, away: usize, splits: usize) -> Vec<RegionId> {
     let before = case.status(away, DATA).unwrap().last;
     case.world.cut_off(away);
     let mut children = Vec::new();

@@ -44,6 +44,14 @@ pub(crate) enum InstallArrow {
 impl InstallArrow {
     pub(crate) const ALL: [Self; 5] =
         [Self::HandedOut, Self::Published, Self::Rooted, Self::ResetQueued, Self::ResetSynced];
+    /// Those of ends.
+    pub(crate) const ENDS: [Self; 5] = [
+        Self::EndHandedOut,
+        Self::EndPublished,
+        Self::EndRooted,
+        Self::RemovalQueued,
+        Self::RemovalWritten,
+    ];
 }
 
 impl Executor {

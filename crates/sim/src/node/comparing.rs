@@ -1,6 +1,8 @@
 //! Comparisons of a store with the reference model, and with itself.
 
 #[cfg(test)]
+use flotilla_region::Descriptor;
+#[cfg(test)]
 use flotilla_region::Stats;
 use flotilla_region::{Index, RegionId};
 
@@ -22,6 +24,11 @@ impl SimNode {
     /// Streams of snapshots, both ways; none if it does not run.
     pub(crate) fn streams(&self) -> usize {
         self.running.as_ref().map_or(0, |running| running.streams.count())
+    }
+
+    /// A region as the core has it.
+    pub(crate) fn descriptor(&self, region: RegionId) -> Option<&Descriptor> {
+        self.running.as_ref()?.shard.descriptor(region)
     }
 
     /// The counters of the core.
@@ -47,6 +54,24 @@ impl SimNode {
             .check()
             .map(|_| ())
             .map_err(|error| format!("store {store}: {error}"))
+    }
+
+    /// Checks that the replicas here are those that their regions list, in the core and in the rows.
+    pub(crate) fn has_wanted(&self, reference_model: &ReferenceModel) -> Result<(), CheckFailure> {
+        let running = self.running.as_ref().ok_or("the store is down")?;
+        let store = layout::id(self.place);
+        let rows = running.executor.store().descriptors().map_err(|error| error.to_string())?;
+        let rows = rows.iter().map(|row| (row.id, row.peer_on(store).map(|peer| peer.id)));
+        let shard = &running.shard;
+        let slots = shard.regions().map(|id| (id, shard.status(id).map(|status| status.peer)));
+        for (region, peer) in rows.chain(slots) {
+            let newest = reference_model.descriptor(region);
+            let listed = newest.and_then(|it| it.peer_on(store)).map(|peer| peer.id);
+            if peer != listed {
+                return Err(format!("store {store} has {peer:?} of region {region}: {newest:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// Checks that no snapshot is under way, and that no replica is without data.

@@ -1,7 +1,7 @@
 //! Packets between stores: how a node receives them, and how its own messages leave.
 
 use flotilla_identity::StoreHello;
-use flotilla_region::{Envelope, Event};
+use flotilla_region::{Envelope, Event, Notice};
 use flotilla_store::Error;
 
 use super::running::RunningStore;
@@ -19,6 +19,14 @@ impl SimNode {
             PacketBody::FrameRefused { run } => {
                 if let Some(running) = &mut self.running {
                     running.handshakes.unlink(from, run);
+                }
+            }
+            PacketBody::Notice { uuid, run, notice } => {
+                if let Some(running) = &mut self.running
+                    && running.handshakes.takes_run(from, uuid, run)
+                {
+                    running.membership.notices += 1;
+                    self.post(Event::Notice(notice), out);
                 }
             }
             PacketBody::SnapshotPart { uuid, run, stream, number, part } => {
@@ -104,6 +112,15 @@ impl SimNode {
             let body = PacketBody::FrameRefused { run };
             out.packets.push(Packet::new(self.place, from, body));
         }
+    }
+
+    /// A notice as it travels, if there is a link to its receiver.
+    pub(crate) fn notice(&self, notice: Notice) -> Option<Packet> {
+        let running = self.running.as_ref()?;
+        let to = layout::place(notice.to);
+        let (uuid, run) = running.handshakes.own_run();
+        let body = PacketBody::Notice { uuid, run, notice };
+        running.handshakes.is_linked(to).then(|| Packet::new(self.place, to, body))
     }
 
     /// A message as it travels, if there is a link to its receiver; `is_forged`: whether there is

@@ -5,12 +5,14 @@ use flotilla_region::{Effects, Event, LeaderTransferred, MessageKind, Shard, Sto
 use super::handshakes::HandshakeDriver;
 use super::snapshot_streams::SnapshotStreams;
 use crate::clock::LocalClock;
+use crate::coverage::MembershipCoverage;
 use crate::event_queue::SimTime;
 use crate::executor::{Executor, InstallArrow, RowWork};
 use crate::reference_model::ReferenceModel;
 use crate::request::ClientReply;
 use crate::task::{Outbox, StopReason, Task};
 
+use super::silence::SilentReplicas;
 use super::stall::Stall;
 
 /// A store that is up.
@@ -27,11 +29,13 @@ pub(super) struct RunningStore {
     pub(super) lists_left: Option<usize>,
     /// The power goes after this many lists of the next effects with a birth.
     pub(super) cut_at_birth: Option<usize>,
-    /// The power goes when an installation passes this arrow.
+    /// The power goes when an installation or an end passes this arrow.
     pub(super) cut_at_arrow: Option<InstallArrow>,
     /// The power goes in this operation of the next write to the log.
     pub(super) cut_in_flush: Option<u64>,
     pub(super) stall: Stall,
+    pub(super) silent: SilentReplicas,
+    pub(super) membership: MembershipCoverage,
 }
 
 impl RunningStore {
@@ -57,6 +61,7 @@ impl RunningStore {
         self.stall
             .check(store, &self.effects, reference_model)
             .map_err(StopReason::CheckFailure)?;
+        self.silent.check(store, &self.effects).map_err(StopReason::CheckFailure)?;
         self.carry_out(out)?;
         self.schedule_wake(clock, now, out);
         Ok(())
@@ -90,6 +95,7 @@ impl RunningStore {
         }
         out.envelopes.append(&mut effects.messages);
         goes_on()?;
+        out.notices.append(&mut effects.notices);
         for send in effects.snapshots.drain(..) {
             let task = Task::SendSnapshot(Box::new(send));
             out.tasks.push((self.executor.notify_delay_us(), task));

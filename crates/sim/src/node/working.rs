@@ -5,7 +5,7 @@ use flotilla_store::AppliedReplica;
 
 use super::{COMPARED_OF, GREET_US_MAX, SimNode};
 use crate::event_queue::SimTime;
-use crate::executor::ChangedRows;
+use crate::executor::{ChangedRows, InstallArrow};
 use crate::layout;
 use crate::reference_model::ReferenceModel;
 use crate::task::{Outbox, StopReason, Task};
@@ -26,7 +26,13 @@ impl SimNode {
         let passed = running.executor.take_arrow();
         if passed.is_some() && passed == running.cut_at_arrow {
             running.cut_at_arrow = None;
-            self.coverage.snapshots.cuts_at_arrows += 1;
+            let of_end = passed.is_some_and(|arrow| InstallArrow::ENDS.contains(&arrow));
+            let cuts = if of_end {
+                &mut self.coverage.membership.cuts_at_ends
+            } else {
+                &mut self.coverage.snapshots.cuts_at_arrows
+            };
+            *cuts += 1;
             return Err(StopReason::Died);
         }
         Ok(())
@@ -43,6 +49,7 @@ impl SimNode {
         if matches!(task, Task::Bootstrap) {
             return self.step_bootstrap(now, reference_model, out);
         }
+        let (store, is_swapped) = (layout::id(self.place), self.is_swapped());
         let Some(running) = &mut self.running else { return Ok(()) };
         match task {
             Task::Bootstrap => {}
@@ -60,9 +67,10 @@ impl SimNode {
                 return self.step(now, reference_model, workload, out);
             }
             Task::Post(events) => {
-                let store = layout::id(self.place);
-                for event in &events {
+                // The newest disk has no end of an older one's.
+                for event in events.iter().filter(|_| !is_swapped) {
                     if let Event::Ended { region, peer } = *event {
+                        running.membership.ended += 1;
                         reference_model.note_ended(store, region, peer);
                     }
                 }
@@ -150,6 +158,7 @@ impl SimNode {
             self.compare_all(reference_model)?;
         }
         for AppliedReplica { region, changes, .. } in applied {
+            changes.iter().for_each(|change| self.coverage.membership.count(change));
             if self.rng.u32(..COMPARED_OF) == 0 {
                 self.compare(region, reference_model)?;
             }
@@ -167,10 +176,12 @@ impl SimNode {
         workload: &ClientWorkload,
         out: &mut Outbox,
     ) -> Result<(), StopReason> {
+        let (store, is_swapped) = (layout::id(self.place), self.is_swapped());
         let Some(running) = &mut self.running else { return Ok(()) };
         running.is_step_scheduled = false;
         running.effects.clear();
         running.stall.note_terms(&running.shard);
+        running.silent.hear(&running.inbox);
         running.shard.step(self.clock.read(now), running.inbox.drain(..), &mut running.effects);
         // The walk over all entries, for which the node has no time.
         running.shard.check_invariants();
@@ -179,12 +190,17 @@ impl SimNode {
             layout::check_disjoint(shard.regions().filter_map(|region| shard.descriptor(region)))
                 .map_err(StopReason::CheckFailure)?;
         }
-        let store = layout::id(self.place);
+        for envelope in running.effects.messages.iter().filter(|_| !is_swapped) {
+            reference_model
+                .check_alive(store, envelope.region, envelope.from.id)
+                .map_err(StopReason::CheckFailure)?;
+        }
         for role in &running.effects.roles {
             if role.is_leader {
                 self.coverage.leaderships += 1;
+                let leader = role.leader.expect("a leader knows itself");
                 reference_model
-                    .lead(role.region, role.term, store)
+                    .lead(role.region, role.term, leader)
                     .map_err(StopReason::CheckFailure)?;
             }
         }
@@ -195,7 +211,7 @@ impl SimNode {
                 .agree(store, task, |ticket| workload.command(ticket))
                 .map_err(StopReason::CheckFailure)?;
         }
-        for task in &running.effects.ends {
+        for task in running.effects.ends.iter().filter(|_| !is_swapped) {
             reference_model.end(store, task).map_err(StopReason::CheckFailure)?;
         }
         if running.stall.begins(&running.effects, out) {

@@ -114,11 +114,44 @@ fn the_state_is_known_at_every_index() {
 #[test]
 fn a_term_has_one_leader() {
     let mut reference_model = model();
-    assert_eq!(reference_model.lead(REGION, Term(1), StoreId(1)), Ok(()));
-    assert_eq!(reference_model.lead(REGION, Term(1), StoreId(1)), Ok(()));
-    assert_eq!(reference_model.lead(REGION, Term(2), StoreId(2)), Ok(()));
-    assert!(reference_model.lead(REGION, Term(1), StoreId(2)).is_err());
+    let mut lead = |term, id| {
+        reference_model.lead(REGION, Term(term), Peer { id: PeerId(id), store: StoreId(1) })
+    };
+    assert_eq!(lead(1, 1), Ok(()));
+    assert_eq!(lead(1, 1), Ok(()));
+    assert_eq!(lead(2, 2), Ok(()));
+    // Of the same store as well: a later replica of the region.
+    assert!(lead(1, 2).is_err());
 }
+
+#[test]
+fn a_replica_that_a_root_has_ended_is_not_there_and_notices_are_true() {
+    let mut reference_model = model();
+    let store = StoreId(1);
+    let notice = |kind, peer| Notice {
+        region: REGION,
+        from: store,
+        to: StoreId(2),
+        kind,
+        peer: PeerId(peer),
+        epoch: Epoch::default(),
+    };
+    let says = |model: &ReferenceModel, kind, peer| model.check_notice(&notice(kind, peer)).is_ok();
+    assert!(!says(&reference_model, NoticeKind::Ended, 1), "no root has it");
+    reference_model.note_ended(store, REGION, PeerId(2));
+    assert!(says(&reference_model, NoticeKind::Ended, 1));
+    assert!(says(&reference_model, NoticeKind::Ended, 2));
+    assert!(reference_model.check_alive(store, REGION, PeerId(2)).is_err());
+    assert_eq!(reference_model.check_alive(store, REGION, PeerId(3)), Ok(()));
+    assert_eq!(reference_model.check_alive(StoreId(2), REGION, PeerId(2)), Ok(()));
+    for kind in [NoticeKind::Gone, NoticeKind::End] {
+        let floor = reference_model.descriptor(REGION).unwrap().floor().0;
+        assert!(!says(&reference_model, kind, floor), "it is listed");
+        assert!(!says(&reference_model, kind, floor + 1), "it may come yet");
+    }
+    assert!(says(&reference_model, NoticeKind::WhoIs, 99));
+}
+
 fn split(index: u64, version: u64, child: u64, end: &'static str) -> LogEntry {
     let peers = vec![PeerId(child * 100 + 1)];
     let children = vec![SplitChild { id: RegionId(child), end: text(end), peers }];

@@ -1,6 +1,6 @@
 //! Messages between stores, and the requests of clients and timestamp oracles.
 
-use flotilla_region::{Envelope, Event, PeerId, RegionId, Ticket};
+use flotilla_region::{Envelope, Event, Notice, PeerId, RegionId, Ticket};
 
 use super::{SimEvent, SimWorld, TICK_US};
 use crate::event_queue::SimTime;
@@ -34,7 +34,12 @@ impl SimWorld {
         // Without a link nothing leaves.
         let packet = first.and_then(|_| self.nodes[from].frame(envelope, false));
         match (first, packet) {
-            (Some(first), Some(packet)) => self.schedule_arrivals(packet, first, second),
+            (Some(first), Some(packet)) => {
+                if let Some(us) = self.swarm.membership().late_message_us() {
+                    self.schedule(us, SimEvent::Packet(Box::new(packet.clone())));
+                }
+                self.schedule_arrivals(packet, first, second);
+            }
             _ => {
                 self.counts.lost += 1;
                 self.report_unreachable(from, region, peer);
@@ -42,7 +47,23 @@ impl SimWorld {
         }
     }
 
-    /// Gives a greeting or a question to the network.
+    /// Gives a notice to the network.
+    pub(super) fn post_notice(&mut self, from: usize, notice: Notice) -> Result<(), CheckFailure> {
+        if !self.nodes[from].is_swapped() {
+            self.reference_model.check_notice(&notice)?;
+        }
+        self.trace.add(&[notice.region.0, notice.peer.0, from as u64]);
+        self.say(format_args!("{notice:?}"));
+        let Some(packet) = self.nodes[from].notice(notice) else { return Ok(()) };
+        if let Some(us) = self.swarm.membership().late_notice_us() {
+            self.schedule(us, SimEvent::Packet(Box::new(packet.clone())));
+            self.nodes[from].count_late_notice();
+        }
+        self.send_packet(packet);
+        Ok(())
+    }
+
+    /// Gives a greeting, a question or a notice to the network.
     pub(super) fn send_packet(&mut self, packet: Packet) {
         if let PacketBody::SnapshotPart { part: SnapshotPart::Offer { envelope, .. }, .. } =
             &packet.body
@@ -138,6 +159,9 @@ impl SimWorld {
         }
         let now_ms = self.nodes[store].clock().read(self.event_queue.now()).0;
         let count = self.rng.u64(1..1_000);
+        if let Some(system) = self.reference_model.descriptor(layout::SYSTEM) {
+            self.oracles[store].learn(system);
+        }
         let asked = self.oracles[store].tick(now_ms, count, &self.stamps, &mut self.workload);
         for ticket in asked {
             self.schedule(1, SimEvent::Arrive(ticket));

@@ -1,6 +1,6 @@
 //! The hands of a script: what the named cases do to a cluster.
 
-use flotilla_region::{Descriptor, Event, RegionId, Role, Stats};
+use flotilla_region::{Descriptor, Event, PeerId, RegionId, Role, Stats};
 
 use super::SimWorld;
 use crate::executor::{InstallArrow, TaskDelays};
@@ -28,6 +28,11 @@ impl SimWorld {
     /// All that a store sends from now on arrives so much later.
     pub(crate) fn slow_down(&mut self, store: usize, us: u64) {
         self.network.slow_down(store, us);
+    }
+
+    /// All that a store sends to one other from now on arrives so much later.
+    pub(crate) fn slow_link(&mut self, from: usize, to: usize, us: u64) {
+        self.network.slow_link(from, to, us);
     }
 
     /// The messages of a store arrive as ever again.
@@ -59,9 +64,22 @@ impl SimWorld {
         self.nodes[store].set_delays(delays);
     }
 
-    /// The store loses power when its next installation passes this arrow.
+    /// The store loses power when its next installation, or end, passes this arrow.
     pub(crate) fn cut_at_arrow(&mut self, store: usize, arrow: InstallArrow) {
         self.nodes[store].cut_at_arrow(Some(arrow));
+    }
+
+    /// From now on until its next start, the core of the store hears of all that is done so late,
+    /// and reads and looks are carried out so late.
+    pub(crate) fn slow_notices_of_work(&mut self, store: usize, us: u64) {
+        let delays =
+            TaskDelays { sync_us_max: 300, apply_us_min: 1, apply_us_max: 100, notify_us_max: us };
+        self.nodes[store].set_delays(delays);
+    }
+
+    /// An id that no replica has had.
+    pub(crate) fn new_peer(&mut self) -> PeerId {
+        self.swarm.membership().new_id()
     }
 
     /// Lets some snapshots pass.
