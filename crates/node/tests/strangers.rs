@@ -89,6 +89,7 @@ impl Impostor {
             from_store: 3,
             to_store: 1,
             messages: Vec::new(),
+            notices: Vec::new(),
             uuid: self.hello.uuid.clone(),
             starts: run.starts,
             nonce: run.nonce,

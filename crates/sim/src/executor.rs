@@ -394,7 +394,7 @@ impl Executor {
             },
             Err(ReadError::EpochNotMatch(region)) => {
                 self.coverage.splits.reads_turned_back += 1;
-                ClientReply::Refused(Reject::EpochNotMatch { current: vec![region] })
+                ClientReply::Refused(Reject::EpochNotMatch { current: vec![*region] })
             }
             Err(error) => return Err(error),
         };

@@ -282,10 +282,9 @@ impl SimNode {
         let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
         let time = self.clock.read(now);
         let (mut terms, mut applied) = (SyncedTerms::default(), BTreeMap::new());
-        let is_swapped = self.is_swapped();
+        let (here, is_swapped) = (layout::id(self.place), self.is_swapped());
         let is_alive = |region, peer| {
-            let store = layout::id(self.place);
-            let alive = reference_model.check_alive(store, region, peer);
+            let alive = reference_model.check_alive(here, region, peer);
             // An older disk may have what the newest one has ended.
             if is_swapped { Ok(()) } else { alive.map_err(StopReason::CheckFailure) }
         };
@@ -299,10 +298,7 @@ impl SimNode {
             let is_fresh = region.hard_state == HardState::default();
             let first = id.0 as usize % settings.regions.len() == self.place && is_fresh;
             shard.create(time, region, first).map_err(|error| {
-                StopReason::CheckFailure(format!(
-                    "store {} cannot start: {error}",
-                    layout::id(self.place)
-                ))
+                StopReason::CheckFailure(format!("store {here} cannot start: {error}"))
             })?;
         }
         for replica in unborn {

@@ -77,7 +77,7 @@ pub enum ReadError {
     RegionNotFound,
     /// The region's range has changed since the read was admitted. The client takes this one.
     #[error("region {} has changed", .0.id)]
-    EpochNotMatch(Descriptor),
+    EpochNotMatch(Box<Descriptor>),
     /// There is nothing to send: no entry of the region is applied yet. The sender tries later.
     #[error("no entry of the region is applied")]
     NothingApplied,

@@ -43,7 +43,7 @@ impl StoreSnapshot {
         let row = regions.get(&schema::region_key(id))?.ok_or(ReadError::RegionNotFound)?;
         let descriptor = schema::decode_descriptor(id, &row)?;
         if version.is_some_and(|version| version != descriptor.epoch.version) {
-            return Err(ReadError::EpochNotMatch(descriptor));
+            return Err(ReadError::EpochNotMatch(Box::new(descriptor)));
         }
         let rows = self.snapshot.tree(schema::data_tree(descriptor.space))?;
         Ok(RegionSnapshot { descriptor, rows })

@@ -92,7 +92,7 @@ impl Router {
             Err(RegionReadError::Request(RequestError::Rejected(Reject::EpochNotMatch {
                 current,
             }))) => current,
-            Err(RegionReadError::Snapshot(ReadError::EpochNotMatch(current))) => vec![current],
+            Err(RegionReadError::Snapshot(ReadError::EpochNotMatch(current))) => vec![*current],
             result => return result,
         };
         let overtaken = self.overtaken(region, &precondition, rerouting, follower, current).await;

@@ -5,7 +5,6 @@ use flotilla_region::{MembershipChange, PeerRole, Role};
 use super::membership::{latest_leader, vote};
 use super::{DATA, Scenario};
 use crate::executor::InstallArrow;
-use crate::layout;
 use crate::network::PassedSnapshots;
 use crate::request::{ClientRequest, RequestBody, RequestOwner, RequestState};
 

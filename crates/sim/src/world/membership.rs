@@ -1,6 +1,8 @@
 //! Changes of members by hand, what happens beside them, and the repair at the end.
 
-use flotilla_region::{Descriptor, Event, MembershipChange, MembershipCommand, Peer, Ticket};
+#[cfg(test)]
+use flotilla_region::Ticket;
+use flotilla_region::{Descriptor, Event, MembershipChange, MembershipCommand, Peer};
 
 use super::{SimEvent, SimWorld};
 use crate::executor::InstallArrow;
@@ -46,6 +48,7 @@ impl SimWorld {
     }
 
     /// Asks a store for a change of the members of a region.
+    #[cfg(test)]
     pub(crate) fn ask_for_change(
         &mut self,
         region: &Descriptor,

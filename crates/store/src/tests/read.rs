@@ -111,7 +111,7 @@ fn a_read_of_another_version_or_region_is_refused() {
     let snapshot = store.read();
     assert!(snapshot.region(RegionId(3), Some(1)).is_ok());
     let error = snapshot.region(RegionId(3), Some(2)).unwrap_err();
-    assert!(matches!(error, ReadError::EpochNotMatch(current) if current == regions()[2]));
+    assert!(matches!(error, ReadError::EpochNotMatch(current) if *current == regions()[2]));
     let error = snapshot.region(RegionId(9), None).unwrap_err();
     assert!(matches!(error, ReadError::RegionNotFound), "{error}");
     let error = view(&store, 3).get(b"a").unwrap_err();

@@ -91,7 +91,7 @@ impl RequestFailure {
     pub(crate) fn from_read(id: RegionId, error: ReadError) -> Self {
         match error {
             ReadError::RegionNotFound => Self::region_not_found(id),
-            ReadError::EpochNotMatch(current) => epoch_not_match(id, &[current]),
+            ReadError::EpochNotMatch(current) => epoch_not_match(id, &[*current]),
             ReadError::KeyNotInRegion { key, descriptor } => key_not_in_region(key, &descriptor),
             ReadError::TooLarge { bytes_max } => Self::answer_too_large(id, bytes_max),
             ReadError::Pages(PagesError::SnapshotTooOld { .. }) => {
@@ -314,7 +314,7 @@ mod tests {
         let current = || vec![descriptor()];
         for error in [
             rejected(Reject::EpochNotMatch { current: current() }),
-            told(RequestFailure::from_read(ID, ReadError::EpochNotMatch(descriptor()))),
+            told(RequestFailure::from_read(ID, ReadError::EpochNotMatch(Box::new(descriptor())))),
             told(RequestFailure::from_apply(
                 &descriptor(),
                 ApplyReject::EpochNotMatch { current: current() },
