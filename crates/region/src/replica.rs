@@ -312,6 +312,7 @@ impl Replica {
                 self.take_staged(has_unborn, step);
             }
         }
+        self.bear(step);
         self.reset_log(step);
         if !self.is_installing() {
             self.weigh_log(step);
@@ -332,7 +333,6 @@ impl Replica {
         // Before the Readies, so that the question leaves with this step's messages.
         self.read_path.ask(&mut self.consensus, step);
         self.take_readies(step);
-        self.bear(step);
         // After the Readies: a quorum's answer that came in this step grants its reads in this
         // step.
         let region = self.descriptor.id;

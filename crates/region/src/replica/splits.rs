@@ -128,7 +128,8 @@ impl Replica {
     /// Hands the births of this step out.
     pub(super) fn bear(&mut self, step: &mut StepContext<'_>) {
         // As it is behind the writes of this step, which lie before the births in the batch: other
-        // events may have raised it since the split was told of.
+        // events may have raised it since the split was told of. A snapshot is not among them, for
+        // it is not taken before the births are handed out (R15).
         let parent_hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
         for birth in self.births.drain(..) {
             let BirthOrigin::Split { parent, index, .. } = birth.origin else {
