@@ -39,7 +39,7 @@ impl ReplicaState {
         self.splits.push((before, made.clone()));
         let index = self.state.applied;
         // Those that are not made here are not named.
-        self.changes.push(RegionChange::Split { index, regions: made, ended: vec![] });
+        self.changes.push(RegionChange::Split { index, regions: made });
         Ok(ApplyOutcome::Done)
     }
 }
