@@ -1,4 +1,4 @@
-//! Messages of other replicas: which are taken, what raft does not look at, and what a refusal says.
+//! Messages of other replicas: which are taken, what raft does not look at, what a refusal says.
 
 use super::Replica;
 use crate::config::Config;

@@ -171,8 +171,8 @@ fn a_snapshot_may_come_in_the_step_of_the_entries_that_it_is_compared_with() {
     assert_eq!(single.step(vec![applied(3)]).installs.len(), 1);
 }
 
-/// A snapshot that the log connects with raises the commit index: the births of the step in which it
-/// could be taken do not write an older one behind that.
+/// A snapshot that the log connects with raises the commit index: the births of the step in which
+/// it could be taken do not write an older one behind that.
 #[test]
 fn a_snapshot_in_the_step_of_a_split_waits_for_the_births() {
     let (mut single, applying) = follower();
