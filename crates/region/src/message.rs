@@ -167,6 +167,14 @@ pub struct Notice {
     pub epoch: Epoch,
 }
 
+impl Notice {
+    /// The answer to the question for an end, once a root has it.
+    pub(crate) fn ended(&self) -> Self {
+        let (kind, epoch) = (NoticeKind::Ended, Epoch::default());
+        Self { from: self.to, to: self.from, kind, epoch, ..*self }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

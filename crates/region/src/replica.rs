@@ -240,8 +240,8 @@ impl Replica {
         // change that it does not know.
         for change in changes {
             match change {
-                RegionChange::Split { index, regions, ended } => {
-                    self.become_parent(index, regions, &ended, step);
+                RegionChange::Split { index, regions } => {
+                    self.become_parent(index, regions, step);
                 }
                 RegionChange::Membership { change, descriptor, .. } => {
                     self.change_members(&change, descriptor, step);

@@ -171,8 +171,8 @@ fn a_snapshot_may_come_in_the_step_of_the_entries_that_it_is_compared_with() {
     assert_eq!(single.step(vec![applied(3)]).installs.len(), 1);
 }
 
-/// A snapshot that the log connects with raises the commit index: the births of the step in which it
-/// could be taken do not write an older one behind that.
+/// A snapshot that the log connects with raises the commit index: the births of the step in which
+/// it could be taken do not write an older one behind that.
 #[test]
 fn a_snapshot_in_the_step_of_a_split_waits_for_the_births() {
     let (mut single, applying) = follower();
@@ -188,13 +188,13 @@ fn a_snapshot_in_the_step_of_a_split_waits_for_the_births() {
     let changes = vec![RegionChange::Split { index: Index(2), regions }];
     let split = Event::Applied { region: REGION, index: Index(2), changes, size: None };
     let born = single.step(vec![staged, split]);
-    assert!(born.log.is_empty() && born.discards.is_empty(), "{born:?}");
-    let BirthOrigin::Split { parent_hard_state, .. } = born.births[0].origin else {
-        panic!("{:?}", born.births)
+    assert!(born.log.writes.is_empty() && born.discards.is_empty(), "{born:?}");
+    let BirthOrigin::Split { parent_hard_state, .. } = born.log.births[0].origin else {
+        panic!("{:?}", born.log.births)
     };
     assert_eq!(parent_hard_state.commit, Index(2));
     single.now += 50;
     let taken = single.step(vec![]);
     assert_eq!(taken.discards, [StageId(1)]);
-    assert_eq!(taken.log[0].hard_state.unwrap().commit, Index(3));
+    assert_eq!(taken.log.writes[0].hard_state.unwrap().commit, Index(3));
 }
