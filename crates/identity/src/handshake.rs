@@ -17,7 +17,7 @@ use flotilla_region::StoreId;
 
 use crate::FEATURE_LEVEL;
 use crate::handshake_refusal::HandshakeRefusal;
-use crate::registry::{StoreRecord, StoreRegistry};
+use crate::registry::StoreRegistry;
 use crate::settings::ClusterSettings;
 use crate::store_identity::{MemberId, StoreRun, StoreUuid};
 
@@ -380,9 +380,7 @@ impl Handshake {
     /// Whether messages of this start of a store are taken.
     #[must_use]
     pub fn takes(&self, store: StoreId, uuid: StoreUuid, run: StoreRun) -> bool {
-        // It may have been accepted before it was declared gone.
-        let is_here = self.registry.store(store).is_some_and(StoreRecord::is_here);
-        is_here && self.peers.get(&store).is_some_and(|peer| peer.accepted == Some((uuid, run)))
+        self.peers.get(&store).is_some_and(|peer| peer.accepted == Some((uuid, run)))
     }
 
     /// A store whose messages are taken said how far its log is synced.

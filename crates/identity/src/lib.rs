@@ -33,7 +33,6 @@ mod settings;
 mod spec;
 mod state_change;
 mod store_identity;
-mod store_state;
 
 pub use bootstrap::{Bootstrap, BootstrapWrite, QuestionToken, member_answer};
 pub use first_regions::{REGIONS_MAX, STORES_MAX, SYSTEM_REGION, first_campaigner, first_regions};
@@ -44,7 +43,7 @@ pub use messages::{BootstrapRefusal, BootstrapRequest, BootstrapResponse};
 pub use registration::{
     REGISTERED_STORES_MAX, RegisterRefusal, RegisterRequest, Registration, check_labels, is_address,
 };
-pub use registry::{RunReport, StoreRecord, StoreRegistry};
+pub use registry::{RunReport, StoreRecord, StoreRegistry, StoreState};
 pub use schedule::BootstrapSchedule;
 pub use settings::{ClusterSettings, GivenSettings, SettingConflict};
 pub use spec::{BootstrapPlan, ClusterSpec, InitialStore, InvalidList};
@@ -52,7 +51,6 @@ pub use state_change::{StateChange, StateRefusal};
 pub use store_identity::{
     IdentityState, LogIdentity, MemberId, StoreIdentity, StoreRun, StoreUuid,
 };
-pub use store_state::StoreState;
 
 /// The feature level of this version. Leaders propose nothing that the lowest level of the
 /// cluster's stores does not know.

@@ -259,7 +259,7 @@ fn is_word(text: &str, bytes_max: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store_state::StoreState;
+    use crate::registry::StoreState;
 
     fn request(uuid: u128, name: &str, address: &str) -> RegisterRequest {
         let labels = vec![("zone".to_owned(), "a".to_owned())];

@@ -11,8 +11,7 @@
 
 use flotilla_region::StoreId;
 
-use crate::registry::StoreRegistry;
-use crate::store_state::StoreState;
+use crate::registry::{StoreRegistry, StoreState};
 
 /// A change of the state of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,24 +89,6 @@ impl StoreRegistry {
         changed.stores[at].state = to;
         Ok(Some(changed))
     }
-
-    /// Why the directory of `store` must not run any more, if it must not.
-    #[must_use]
-    pub fn farewell(&self, store: StoreId) -> Option<String> {
-        let record = self.store(store)?;
-        let name = &record.name;
-        match record.state {
-            StoreState::Up | StoreState::Draining | StoreState::Leaving => None,
-            StoreState::Removed => Some(format!(
-                "store {store}, {name}, has left the cluster: other stores have its replicas, and \
-                 this data directory is not needed any more"
-            )),
-            StoreState::Lost => Some(format!(
-                "store {store}, {name}, was declared lost for ever: other stores have its replicas, \
-                 and this data directory must not be used any more; join with an empty one"
-            )),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -170,15 +151,5 @@ mod tests {
         }
         let refusal = registry(Up).with_state(StoreId(9), Drain).unwrap_err();
         assert_eq!(refusal, StateRefusal::Unknown(StoreId(9)));
-    }
-
-    #[test]
-    fn only_a_store_that_is_gone_must_not_run() {
-        for state in [Up, Draining, Leaving] {
-            assert_eq!(registry(state).farewell(STORE), None);
-        }
-        assert!(registry(Removed).farewell(STORE).unwrap().contains("has left the cluster"));
-        assert!(registry(Lost).farewell(STORE).unwrap().contains("declared lost"));
-        assert_eq!(registry(Lost).farewell(StoreId(1)), None);
     }
 }

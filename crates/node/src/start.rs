@@ -93,9 +93,6 @@ pub(crate) fn check_given(
         directory.copies().map_err(|source| store_error(resolved, source))?;
     let identity = directory.identity();
     resolved.check_member(&identity.name, identity.cluster_id, &settings)?;
-    if let Some(words) = registry.farewell(identity.store) {
-        return Err(StartError::Refused(words));
-    }
     Ok((registry, settings))
 }
 

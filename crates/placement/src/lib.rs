@@ -31,7 +31,8 @@ pub use cluster_view::{
 pub use id_allocator::{BLOCK_COUNT, FLOOR, IdAllocator};
 pub use leader_balance::{LeaderBalance, LeaderBalanceLimits, LeaderStep};
 pub use repairer::{
-    OperatorState, RepairLimits, RepairReason, RepairRefusal, Repairer, ReplicaStep, StepAnswer,
+    ExitRefusal, OperatorState, RepairLimits, RepairReason, RepairRefusal, Repairer, ReplicaStep,
+    StepAnswer,
 };
 pub use replica_plan::{MembershipStep, NEW_REPLICAS_MAX, PlanObstacle, PlannedStep, ReplicaPlan};
 pub use route_table::{RegionInfo, ReplicaInfo, ReplicaRole};

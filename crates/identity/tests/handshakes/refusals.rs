@@ -218,22 +218,6 @@ fn stores_that_are_not_listed_or_gone_are_refused() {
 }
 
 #[test]
-fn messages_of_a_store_that_was_accepted_end_when_it_is_gone() {
-    let mut first = first(registry(1..=3), false);
-    let greeting = hello(2);
-    first.accept(&greeting);
-    assert!(first.takes(StoreId(2), greeting.uuid, greeting.run));
-    for state in [StoreState::Draining, StoreState::Leaving, StoreState::Removed] {
-        let mut later = first.registry().clone();
-        later.version += 1;
-        later.stores[1].state = state;
-        assert!(first.learn_registry(later));
-        let is_taken = first.takes(StoreId(2), greeting.uuid, greeting.run);
-        assert_eq!(is_taken, state != StoreState::Removed, "{state:?}");
-    }
-}
-
-#[test]
 fn another_directory_is_refused_and_told() {
     let found = StoreHello { uuid: StoreUuid(9), ..hello(2) };
     let words = refusal(registry(1..=3), &found).to_string();

@@ -37,8 +37,8 @@ pub(crate) trait MessageSink: Send + Sync + 'static {
     /// Begins to send a snapshot. The region hears how it ended in every case.
     fn send_snapshot(&self, send: SnapshotSend);
 
-    /// Sends a notice, which may be lost. The event is an answer that is known already.
-    fn send_notice(&self, notice: Notice) -> Option<Event>;
+    /// Sends a notice. It may be lost.
+    fn send_notice(&self, notice: Notice);
 }
 
 /// The queues and tables that take the effects of all shards.
@@ -128,8 +128,7 @@ impl<O: MessageSink> EffectSinks<O> {
             effects.messages.drain(..).filter_map(|envelope| self.transport.send(envelope)),
         );
         effects.snapshots.drain(..).for_each(|send| self.transport.send_snapshot(send));
-        let notices = effects.notices.drain(..);
-        events.extend(notices.filter_map(|notice| self.transport.send_notice(notice)));
+        effects.notices.drain(..).for_each(|notice| self.transport.send_notice(notice));
         if !effects.log.is_empty() {
             let writes = effects.log.writes.drain(..).map(LogTask::Write);
             let writes = writes.chain(effects.log.births.drain(..).map(LogTask::Birth));

@@ -183,12 +183,6 @@ impl Membership {
         self.shared.handshake.lock().registry().clone()
     }
 
-    /// Whether a store was declared lost or has left.
-    pub(crate) fn is_gone(&self, store: StoreId) -> bool {
-        let handshake = self.shared.handshake.lock();
-        handshake.registry().store(store).is_some_and(|record| !record.is_here())
-    }
-
     /// The version of that.
     pub(crate) fn registry_version(&self) -> u64 {
         self.shared.handshake.lock().registry().version
@@ -208,8 +202,8 @@ impl Membership {
         self.shared.registry_version.subscribe()
     }
 
-    /// Keeps a copy of a registry, and takes it over, if it is a later one. Ends the node if its
-    /// store is none of the cluster's any more. False if the copy could not be kept.
+    /// Keeps a copy of a registry, and takes it over, if it is a later one. False if the copy could
+    /// not be kept.
     pub(crate) async fn learn_registry(&self, registry: StoreRegistry) -> bool {
         let _one = self.shared.learning.lock().await;
         let version = registry.version;
@@ -221,12 +215,8 @@ impl Membership {
         if !self.keep(move |store| store.keep_copies(Some(&copy), None)).await {
             return false;
         }
-        let farewell = registry.farewell(self.id().store);
         self.shared.handshake.lock().learn_registry(registry);
         self.shared.registry_version.send_replace(version);
-        if let Some(words) = farewell {
-            self.shared.failure.refuse(&words);
-        }
         true
     }
 

@@ -1,14 +1,14 @@
 //! The links to all other stores: two queues and two streams each. A store that joins gets its link
-//! as soon as the registry here has it, and one that is gone for good loses it.
+//! as soon as the registry here has it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use flotilla_region::{Envelope, Event, MessageKind, Notice, NoticeKind, SnapshotSend, StoreId};
+use flotilla_region::{Envelope, Event, MessageKind, Notice, SnapshotSend, StoreId};
 use flotilla_store::Store;
 use parking_lot::RwLock;
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use super::counters::TransportCounters;
 use super::fault::LinkFault;
@@ -25,7 +25,6 @@ struct PeerLink {
     urgent: Arc<SendQueue>,
     appends: Arc<SendQueue>,
     fault: Arc<LinkFault>,
-    streams: Vec<AbortHandle>,
 }
 
 /// All links, by store.
@@ -63,7 +62,7 @@ impl PeerLink {
     }
 }
 
-/// Opens a link to each store that takes part, and closes those to stores that are gone.
+/// Opens a link to each store that the registry has.
 struct LinkOpener {
     membership: Membership,
     mailboxes: Mailboxes,
@@ -75,13 +74,12 @@ struct LinkOpener {
 }
 
 impl LinkOpener {
-    /// Opens links as stores join and closes them as stores go, until it is aborted.
+    /// Opens links as stores join, until it is aborted.
     async fn run(mut self) {
         let mut changes = self.membership.registry_changes();
         loop {
             changes.borrow_and_update();
             self.open_missing();
-            self.close_gone();
             // The membership lives as long as this.
             if changes.changed().await.is_err() {
                 return;
@@ -101,23 +99,10 @@ impl LinkOpener {
         }
     }
 
-    /// Closes the links to stores that are gone for good.
-    fn close_gone(&mut self) {
-        let mut links = self.table.links.write();
-        for record in self.membership.registry().stores.iter().filter(|record| !record.is_here()) {
-            for stream in links.remove(&record.id).into_iter().flat_map(|link| link.streams) {
-                stream.abort();
-            }
-        }
-        // The table of tasks would grow with each store that ever was.
-        while self.streams.try_join_next().is_some() {}
-    }
-
     fn open(&mut self, to: StoreId) -> PeerLink {
         let urgent = Arc::new(SendQueue::new(self.queue_bytes_max, StreamKind::Urgent));
         let appends = Arc::new(SendQueue::new(self.queue_bytes_max, StreamKind::Appends));
         let fault = Arc::new(LinkFault::default());
-        let mut streams = vec![];
         for (queue, kind) in [(&urgent, StreamKind::Urgent), (&appends, StreamKind::Appends)] {
             let sender = PeerStream {
                 kind,
@@ -128,15 +113,14 @@ impl LinkOpener {
                 mailboxes: self.mailboxes.clone(),
                 counts: Arc::clone(&self.counts),
             };
-            streams.push(self.streams.spawn(sender.run()));
+            self.streams.spawn(sender.run());
         }
-        PeerLink { urgent, appends, fault, streams }
+        PeerLink { urgent, appends, fault }
     }
 }
 
 /// The outgoing side of the transport, for shards. Sending never waits.
 pub(crate) struct PeerTransport {
-    membership: Membership,
     table: Arc<LinkTable>,
     /// Never many: a replica asks for one snapshot of each follower at a time.
     snapshots: mpsc::UnboundedSender<SnapshotSend>,
@@ -176,7 +160,7 @@ impl PeerTransport {
         // At once: no message to a known store may find no queue.
         opener.open_missing();
         tasks.spawn(opener.run());
-        Self { membership: membership.clone(), table, snapshots, counts }
+        Self { table, snapshots, counts }
     }
 
     /// The state of the links.
@@ -188,14 +172,6 @@ impl PeerTransport {
     pub(crate) fn counters(&self) -> &Arc<TransportCounters> {
         &self.counts
     }
-}
-
-/// The answer to a notice in the place of a store that is gone for ever: its replicas have ended.
-/// Nothing of it is heard any more, so nothing is lost if they have not.
-fn answer_for_gone(notice: Notice, is_gone: impl Fn(StoreId) -> bool) -> Option<Notice> {
-    let Notice { from, to, kind, .. } = notice;
-    let is_answered = kind == NoticeKind::End && is_gone(to);
-    is_answered.then_some(Notice { from: to, to: from, kind: NoticeKind::Ended, ..notice })
 }
 
 /// Bounds on what waits for other stores, and flows to them.
@@ -222,47 +198,15 @@ impl MessageSink for PeerTransport {
         append.then_some(Event::Unreachable { region, peer })
     }
 
-    fn send_notice(&self, notice: Notice) -> Option<Event> {
+    fn send_notice(&self, notice: Notice) {
         let links = self.table.links.read();
-        if links.get(&notice.to).is_some_and(|link| link.urgent.push_notice(notice)) {
-            return None;
+        if !links.get(&notice.to).is_some_and(|link| link.urgent.push_notice(notice)) {
+            self.counts.count_message_dropped();
         }
-        if let Some(answer) = answer_for_gone(notice, |store| self.membership.is_gone(store)) {
-            return Some(Event::Notice(answer));
-        }
-        self.counts.count_message_dropped();
-        None
     }
 
     fn send_snapshot(&self, send: SnapshotSend) {
         // An error means that the node stops: its regions hear nothing any more.
         let _ = self.snapshots.send(send);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use flotilla_region::{Epoch, PeerId, RegionId};
-
-    use super::*;
-
-    #[test]
-    fn the_end_on_a_store_that_is_gone_is_taken_for_granted_and_no_other() {
-        let notice = |kind, to| Notice {
-            region: RegionId(7),
-            from: StoreId(1),
-            to: StoreId(to),
-            kind,
-            peer: PeerId(71),
-            epoch: Epoch { conf_version: 5, version: 1 },
-        };
-        let is_gone = |store| store == StoreId(3);
-        let answer = answer_for_gone(notice(NoticeKind::End, 3), is_gone).unwrap();
-        assert_eq!((answer.kind, answer.from, answer.to), (NoticeKind::Ended, StoreId(3), StoreId(1)));
-        assert_eq!((answer.region, answer.peer), (RegionId(7), PeerId(71)));
-        assert_eq!(answer_for_gone(notice(NoticeKind::End, 2), is_gone), None, "it answers itself");
-        for kind in [NoticeKind::WhoIs, NoticeKind::Gone, NoticeKind::Ended] {
-            assert_eq!(answer_for_gone(notice(kind, 3), is_gone), None);
-        }
     }
 }
