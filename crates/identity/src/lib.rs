@@ -38,7 +38,9 @@ pub use bootstrap::{Bootstrap, BootstrapWrite, QuestionToken, member_answer};
 pub use first_regions::{REGIONS_MAX, STORES_MAX, SYSTEM_REGION, first_campaigner, first_regions};
 pub use handshake::{Handshake, HelloDecision, KnownRun, PeerWrite, RunHistory, StoreHello};
 pub use handshake_refusal::HandshakeRefusal;
-pub use join::{Join, JoinAnswer, JoinQuestion, JoinRefusal, JoinStep, JoinTarget, JoinWrite};
+pub use join::{
+    Join, JoinAnswer, JoinQuestion, JoinRefusal, JoinStep, JoinTarget, JoinWrite, StoreReach,
+};
 pub use messages::{BootstrapRefusal, BootstrapRequest, BootstrapResponse};
 pub use registration::{
     REGISTERED_STORES_MAX, RegisterRefusal, RegisterRequest, Registration, check_labels, is_address,

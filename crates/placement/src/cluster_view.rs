@@ -36,8 +36,10 @@ pub struct StoreInfo {
     pub address: String,
     /// Where it stands, as its operator says: `zone` = `a`.
     pub labels: Vec<(String, String)>,
-    /// When it was heard last; `None` if never by this leader.
+    /// When it was heard last; `None` if never by this leader, or if its connection broke since.
     pub heard_ms: Option<u64>,
+    /// When it was heard last, also if its connection broke since; `None` if never by this leader.
+    pub last_heard_ms: Option<u64>,
     /// Whether it has said that it hands its leaders over and stops.
     pub is_stopping: bool,
     /// How many replicas it has, as it says itself; `None` before it does.
@@ -142,6 +144,7 @@ impl ClusterView {
             return false;
         };
         known.heard_ms = Some(now_ms);
+        known.last_heard_ms = Some(now_ms);
         let mut changed = doubted;
         for heartbeat in heartbeats {
             changed |= self.routes.learn(&heartbeat.region);
@@ -258,6 +261,18 @@ impl ClusterView {
         end: &[u8],
     ) -> impl Iterator<Item = RegionRoute<'_>> {
         self.routes.scan(start, end).map(move |region| self.route(now_ms, region))
+    }
+
+    /// The first key without a region, as far as it is known; `None` if all keys have one.
+    pub(crate) fn first_hole(&self) -> Option<Vec<u8>> {
+        let mut end: Option<&[u8]> = Some(b"");
+        for region in self.routes.scan(b"", b"") {
+            if end != Some(region.start.as_slice()) {
+                break;
+            }
+            end = Some(region.end.as_slice()).filter(|end| !end.is_empty());
+        }
+        end.map(<[u8]>::to_vec)
     }
 
     /// The store of this id.

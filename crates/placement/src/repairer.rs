@@ -366,7 +366,8 @@ impl Repairer {
             let Some(choice) = choose(region, leader, setting, &stores) else { continue };
             self.start(now_ms, region, leader, (choice.wanted, choice.reason), &mut stores);
         }
-        if is_calm && !system_first && is_whole(now_ms, view) {
+        // Else the counts are not those of all replicas.
+        if is_calm && !system_first && view.first_hole().is_none() {
             self.balance(now_ms, routes, system, &mut stores);
         }
     }
@@ -438,18 +439,6 @@ fn leader(route: &RegionRoute<'_>) -> Option<ReplicaInfo> {
     let leader = route.leader.filter(|_| route.leader_status == LeaderStatus::Fresh)?;
     // The report of a leader may be older than the region's version.
     route.region.replicas.iter().copied().find(|replica| replica.id == leader.id)
-}
-
-/// Whether all keys have a region: else the counts are not those of all replicas.
-fn is_whole(now_ms: u64, view: &ClusterView) -> bool {
-    let mut end: Option<&[u8]> = Some(b"");
-    for route in view.scan(now_ms, b"", b"") {
-        if end != Some(route.region.start.as_slice()) {
-            return false;
-        }
-        end = Some(route.region.end.as_slice()).filter(|end| !end.is_empty());
-    }
-    end.is_none()
 }
 
 #[cfg(test)]
