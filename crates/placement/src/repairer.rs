@@ -184,7 +184,13 @@ impl Repairer {
     /// Whether a refusal may be one because this term is young: stores have not reported yet.
     #[must_use]
     pub fn may_pass(&self, now_ms: u64, refusal: &RepairRefusal) -> bool {
-        now_ms < self.limits.settle_ms && refusal.rests_on_reports()
+        self.is_young(now_ms) && refusal.rests_on_reports()
+    }
+
+    /// Whether stores may not have reported yet in this term.
+    #[must_use]
+    pub fn is_young(&self, now_ms: u64) -> bool {
+        now_ms < self.limits.settle_ms
     }
 
     /// Checks that leaders of `store` can go elsewhere, for it is to be drained.
@@ -225,7 +231,8 @@ impl Repairer {
         let routes = routes(now_ms, view, here);
         // A region that is not known may have a replica there.
         let is_known = |route: &RegionRoute<'_>| leader(route).is_some();
-        if view.system().is_none() || !is_whole(now_ms, view) || !routes.values().all(is_known) {
+        if view.system().is_none() || view.first_hole().is_some() || !routes.values().all(is_known)
+        {
             return vec![];
         }
         let leaving = view.stores().filter(|store| store.standing.is_leaving);

@@ -1,8 +1,11 @@
 //! `flotilla ctl`: a cluster's rows, regions and stores, one question at a time.
 
+mod placement;
 mod region;
 mod replicas;
 mod rows;
+mod store;
+mod stores;
 mod text;
 mod transfer;
 mod views;
@@ -62,6 +65,9 @@ enum CtlCommand {
     Cluster(ClusterCommand),
     /// Lists the stores, and whether they answer
     Stores,
+    /// Drains a store, has it leave, or declares it lost
+    #[command(subcommand)]
+    Store(store::StoreCommand),
     /// Says which region holds a key, and who leads it
     LeaderOf {
         /// Which
@@ -102,7 +108,8 @@ async fn answer(args: &CtlArgs) -> Result<(), Error> {
         CtlCommand::Cluster(ClusterCommand::Set(ClusterSetting::Replicas { count })) => {
             replicas::set_replicas(&args.target, *count, format, out).await
         }
-        CtlCommand::Stores => views::stores(&args.target, format, out).await,
+        CtlCommand::Stores => stores::stores(&args.target, format, out).await,
+        CtlCommand::Store(command) => store::run(&args.target, command, format, out).await,
         CtlCommand::Put { key, value } => {
             client().await?.put(format.parse(key)?, format.parse(value)?).await?;
             rows::done(format, out)

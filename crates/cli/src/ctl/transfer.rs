@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use flotilla_client::StoreOperator;
 use flotilla_proto::metapb;
-use flotilla_proto::peers::{KnownStore, RegionStatus, Role};
+use flotilla_proto::peers::{KnownStore, RegionStatus, Role, StoreState};
 use serde_json::json;
 
 use super::text::ByteFormat;
@@ -63,12 +63,19 @@ async fn leader(target: &ClusterTarget, id: u64) -> Result<u64, Error> {
 
 /// The store of this name, or of this number.
 pub(super) fn find<'a>(stores: &'a [KnownStore], name: &str) -> Result<&'a KnownStore, Error> {
-    let by_name = stores.iter().find(|store| store.name == name);
+    // A store that was replaced has left its name to its successor.
+    let named = || stores.iter().filter(|store| store.name == name);
+    let by_name = named().find(|store| !is_gone(store)).or_else(|| named().last());
     let by_id = || stores.iter().find(|store| store_id(store).to_string() == name);
     by_name.or_else(by_id).ok_or_else(|| {
         let names: Vec<_> = stores.iter().map(|store| store.name.as_str()).collect();
         Error::Argument(format!("there is no store {name}; there are {}", names.join(", ")))
     })
+}
+
+/// Whether a store was declared lost or has left.
+pub(super) fn is_gone(store: &KnownStore) -> bool {
+    matches!(store.state(), StoreState::StoreLost | StoreState::StoreRemoved)
 }
 
 pub(super) fn store_id(store: &KnownStore) -> u64 {
@@ -113,6 +120,21 @@ mod tests {
         let error = id("s4").unwrap_err();
         assert!(error.to_string().contains("no store s4; there are s1, 3, s3"), "{error}");
         assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn a_name_is_that_of_the_successor() {
+        let mut stores = stores();
+        stores[0].state = StoreState::StoreLost.into();
+        stores.push(KnownStore {
+            name: "s1".to_owned(),
+            store: Some(metapb::Store { id: 9, ..Default::default() }),
+            ..Default::default()
+        });
+        let id = |stores: &[KnownStore], name| find(stores, name).map(store_id).unwrap();
+        assert_eq!((id(&stores, "s1"), id(&stores, "1")), (9, 1));
+        stores[3].state = StoreState::StoreRemoved.into();
+        assert_eq!(id(&stores, "s1"), 9, "the last that had it");
     }
 
     #[test]
