@@ -18,7 +18,7 @@ pub enum StoreState {
     /// It takes part.
     #[default]
     Up,
-    /// Its replicas are being moved away; it stays.
+    /// It leads no regions and gets no replicas; it keeps those that it has. For a restart.
     Draining,
     /// Its replicas are being moved away; it goes.
     Leaving,
@@ -26,6 +26,20 @@ pub enum StoreState {
     Lost,
     /// It has left.
     Removed,
+}
+
+impl StoreState {
+    /// For people and for programs.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Draining => "draining",
+            Self::Leaving => "leaving",
+            Self::Lost => "lost",
+            Self::Removed => "removed",
+        }
+    }
 }
 
 /// One store of the cluster.

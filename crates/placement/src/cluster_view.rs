@@ -42,6 +42,8 @@ pub struct StoreInfo {
     pub last_heard_ms: Option<u64>,
     /// Whether it has said that it hands its leaders over and stops.
     pub is_stopping: bool,
+    /// How many replicas it has, as it says itself; `None` before it does.
+    pub replicas: Option<u64>,
     /// What the registry says of it.
     pub standing: StoreStanding,
 }
@@ -51,6 +53,8 @@ pub struct StoreInfo {
 pub struct StoreStanding {
     /// Stores of one zone fail together. Empty: none is known.
     pub zone: String,
+    /// It leads nothing and gets no replicas, and keeps those that it has.
+    pub is_draining: bool,
     /// Its replicas are to be moved away.
     pub is_leaving: bool,
     /// It will never come back.
@@ -208,11 +212,25 @@ impl ClusterView {
         }
     }
 
-    /// Whether a store should lead regions: it was heard a moment ago, does not stop, and keeps
-    /// its replicas.
+    /// Notes what a store says of itself: how many replicas it has.
+    pub fn note_replicas(&mut self, store: u64, replicas: u64) {
+        if let Some(store) = self.stores.get_mut(&store) {
+            store.replicas = Some(replicas);
+        }
+    }
+
+    /// Whether the leaders of a store should go elsewhere, by the word of an operator.
+    pub(crate) fn is_drained(&self, store: u64) -> bool {
+        let standing = self.stores.get(&store).map(|store| &store.standing);
+        standing.is_some_and(|standing| standing.is_draining || standing.is_leaving)
+    }
+
+    /// Whether a store should lead regions: it was heard a moment ago, does not stop, and takes
+    /// part.
     pub(crate) fn may_lead(&self, now_ms: u64, store: u64) -> bool {
         let goes = |known: &StoreInfo| {
-            known.is_stopping || known.standing.is_leaving || known.standing.is_lost
+            let StoreStanding { is_draining, is_leaving, is_lost, .. } = known.standing;
+            known.is_stopping || is_draining || is_leaving || is_lost
         };
         !self.stores.get(&store).is_none_or(goes) && !self.is_silent(now_ms, store)
     }

@@ -34,7 +34,8 @@ pub use id_allocator::{BLOCK_COUNT, FLOOR, IdAllocator};
 pub use leader_balance::{LeaderBalance, LeaderBalanceLimits, LeaderStep};
 pub use loss_check::{LOSS_SILENCE_MS, LossRefusal, check_loss};
 pub use repairer::{
-    OperatorState, RepairLimits, RepairReason, RepairRefusal, Repairer, ReplicaStep, StepAnswer,
+    ExitRefusal, OperatorState, RepairLimits, RepairReason, RepairRefusal, Repairer, ReplicaStep,
+    StepAnswer,
 };
 pub use replica_plan::{MembershipStep, NEW_REPLICAS_MAX, PlanObstacle, PlannedStep, ReplicaPlan};
 pub use route_table::{RegionInfo, ReplicaInfo, ReplicaRole};

@@ -183,9 +183,14 @@ impl PdLeader {
         }
     }
 
-    /// A store says whether it hands its leaders over, to stop.
-    pub(super) fn note_stopping(&self, store: StoreId, is_stopping: bool) {
-        self.cluster.lock().note_stopping(store.0, is_stopping);
+    /// A store says whether it hands its leaders over, to stop, and how many replicas it has.
+    pub(super) fn note_condition(&self, store: StoreId, is_stopping: bool, replicas: Option<u64>) {
+        let mut cluster = self.cluster.lock();
+        cluster.note_stopping(store.0, is_stopping);
+        // A store of an earlier version does not say.
+        if let Some(replicas) = replicas {
+            cluster.note_replicas(store.0, replicas);
+        }
     }
 
     /// The transfers that a store should make now. Each is given once.
