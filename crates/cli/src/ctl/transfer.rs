@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use flotilla_client::StoreOperator;
 use flotilla_proto::metapb;
-use flotilla_proto::peers::{KnownStore, RegionStatus, Role, StoreState};
+use flotilla_proto::peers::{KnownStore, RegionStatus, Role};
 use serde_json::json;
 
 use super::text::ByteFormat;
 use super::views;
-use crate::tool::{ClusterTarget, Error};
+use crate::tool::{ClusterTarget, Error, is_gone};
 
 /// Between two looks for the leader.
 const RETRY: Duration = Duration::from_millis(100);
@@ -73,11 +73,6 @@ pub(super) fn find<'a>(stores: &'a [KnownStore], name: &str) -> Result<&'a Known
     })
 }
 
-/// Whether a store was declared lost or has left.
-pub(super) fn is_gone(store: &KnownStore) -> bool {
-    matches!(store.state(), StoreState::StoreLost | StoreState::StoreRemoved)
-}
-
 pub(super) fn store_id(store: &KnownStore) -> u64 {
     store.store.as_ref().map_or(0, |store| store.id)
 }
@@ -100,6 +95,8 @@ fn done(
 
 #[cfg(test)]
 mod tests {
+    use flotilla_proto::peers::StoreState;
+
     use super::*;
 
     fn stores() -> Vec<KnownStore> {

@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::text::{ByteFormat, escape, hex};
-use super::transfer::is_gone;
 use crate::diagnosis::reason;
 use crate::tool::{ClusterTarget, Error, number, table};
 
@@ -25,18 +24,16 @@ pub(super) struct StoreAnswer<A> {
     pub(super) answer: Result<A, flotilla_client::Error>,
 }
 
-/// Asks every store that takes part the same thing.
+/// Asks every store of the cluster the same thing.
 pub(super) async fn ask_all<A: Send + 'static, F>(
     target: &ClusterTarget,
-    stores: Vec<KnownStore>,
     ask: impl Fn(flotilla_client::Observer) -> F,
 ) -> Result<Vec<StoreAnswer<A>>, Error>
 where
     F: Future<Output = Result<A, flotilla_client::Error>> + Send + 'static,
 {
     let mut asking = JoinSet::new();
-    let here = stores.into_iter().filter(|store| !is_gone(store));
-    for (place, store) in here.enumerate() {
+    for (place, store) in target.stores().await?.into_iter().enumerate() {
         let address = store.store.clone().unwrap_or_default().address;
         let answer = ask(target.observer(&address)?);
         asking.spawn(async move { (place, StoreAnswer { store, answer: answer.await }) });
@@ -51,8 +48,7 @@ pub(crate) async fn gather_regions(
     target: &ClusterTarget,
     wanted: impl Fn(&RegionStatus) -> bool,
 ) -> Result<BTreeMap<u64, RegionSummary>, Error> {
-    let stores = target.stores().await?;
-    let seen = ask_all(target, stores, async |observer| observer.regions().await).await?;
+    let seen = ask_all(target, async |observer| observer.regions().await).await?;
     let mut regions = BTreeMap::<u64, RegionSummary>::new();
     for StoreAnswer { store, answer } in seen {
         match answer {
