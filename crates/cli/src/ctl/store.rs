@@ -148,7 +148,7 @@ async fn look(target: &ClusterTarget, id: u64) -> Result<SeenStore, Error> {
 
 impl SeenStore {
     fn is_reached(&self, change: StoreChange) -> bool {
-        let state = state_word(&self.store);
+        let state = state_word(self.store.state());
         match change {
             StoreChange::Drain => {
                 state == "draining" && self.answer.as_ref().is_ok_and(|stats| stats.leaders == 0)
@@ -161,7 +161,7 @@ impl SeenStore {
     }
 
     fn words(&self) -> String {
-        let state = state_word(&self.store);
+        let state = state_word(self.store.state());
         match &self.answer {
             Ok(StatsResponse { leaders, replicas, .. }) => {
                 format!("{state}, {replicas} replicas, {leaders} of them leaders")
@@ -180,7 +180,7 @@ impl SeenStore {
         format: ByteFormat,
         out: &mut impl Write,
     ) -> Result<(), Error> {
-        let (name, state) = (&self.store.name, state_word(&self.store));
+        let (name, state) = (&self.store.name, state_word(self.store.state()));
         if format.is_json {
             let stats = self.answer.as_ref().ok();
             let row = json!({

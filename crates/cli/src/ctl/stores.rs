@@ -75,10 +75,10 @@ pub(super) async fn run(
     format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
-    let (gone, here): (Vec<_>, Vec<_>) =
-        target.registered_stores().await?.into_iter().partition(is_gone);
-    // The others are not asked: the address of one may be its successor's.
-    let seen = ask_all(target, here, look).await?;
+    let seen = ask_all(target, look).await?;
+    // They are not asked: the address of one may be its successor's.
+    let mut gone = target.registered_stores().await?;
+    gone.retain(is_gone);
     let holders = seen.iter().filter_map(|seen| seen.answer.as_ref().ok()?.registry.clone());
     let holders = holders.max_by_key(|holders| holders.version);
     if format.is_json {
@@ -121,7 +121,7 @@ fn write_table(
         // A store that is up is not worth the word.
         let standing = match store.state() {
             StoreState::StoreUp => String::new(),
-            _ => format!("{}, ", state_word(store)),
+            _ => format!("{}, ", state_word(store.state())),
         };
         match answer {
             Ok(StoreView { stats, .. }) => {
@@ -141,7 +141,7 @@ fn write_table(
         }
     }
     for (store, (_, row)) in gone.iter().zip(&mut rows[seen.len()..]) {
-        row.push(Cell::new(state_word(store)));
+        row.push(Cell::new(state_word(store.state())));
     }
     rows.sort_by_key(|(id, _)| *id);
     let mut table = table(&headings);
@@ -170,8 +170,8 @@ impl RegistryHolders {
 }
 
 /// What the registry says of a store, for people and for programs.
-pub(super) fn state_word(store: &KnownStore) -> &'static str {
-    match store.state() {
+pub(super) fn state_word(state: StoreState) -> &'static str {
+    match state {
         StoreState::StoreUp => "up",
         StoreState::StoreDraining => "draining",
         StoreState::StoreLeaving => "leaving",
@@ -203,7 +203,7 @@ fn record_to_json(store: &KnownStore) -> Value {
         "id": place.id,
         "name": store.name,
         "address": place.address,
-        "registry_state": state_word(store),
+        "registry_state": state_word(store.state()),
         "uuid": uuid(store),
         "starts": store.starts,
         "feature_level": store.level,
@@ -215,7 +215,7 @@ fn record_to_json(store: &KnownStore) -> Value {
 fn gone_to_json(store: &KnownStore) -> Value {
     let mut row = record_to_json(store);
     row["up"] = false.into();
-    row["state"] = state_word(store).into();
+    row["state"] = state_word(store.state()).into();
     row["holds_registry"] = false.into();
     row
 }
