@@ -173,6 +173,15 @@ impl Notice {
         let (kind, epoch) = (NoticeKind::Ended, Epoch::default());
         Self { from: self.to, to: self.from, kind, epoch, ..*self }
     }
+
+    /// The answer in the place of a receiver that never takes part again: a replica that its store
+    /// took with it is not waited for, or the region would list it for ever. The store's messages
+    /// are refused, so nothing of the replica comes back.
+    #[must_use]
+    pub fn answer_of_gone_store(&self) -> Option<Self> {
+        let (from, to, kind) = (self.to, self.from, NoticeKind::Ended);
+        (self.kind == NoticeKind::End).then_some(Self { from, to, kind, ..*self })
+    }
 }
 
 #[cfg(test)]

@@ -271,6 +271,7 @@ impl HeartbeatSession {
             schema: run.schema,
             registry_version: shared.membership.registry_version(),
             stopping: *shared.stopping.borrow(),
+            replicas: Some(shared.router.replica_count() as u64),
             step_answers: Vec::new(),
         }
     }

@@ -289,6 +289,28 @@ fn an_end_that_no_root_has_did_not_happen() {
     });
 }
 
+/// A store that never takes part again answers nothing: its driver answers in its place.
+#[test]
+fn a_replica_whose_store_is_gone_for_good_is_forgotten_without_its_word() {
+    let mut cluster = with_learner(4, 5);
+    cluster.crash(3);
+    change(&mut cluster, &vote(&[4], &[3]));
+    cluster.run_until("left", |cluster| !descriptor_on(cluster, 1).unwrap().is_joint());
+    change(&mut cluster, &Remove(peer(3).id));
+    cluster.run(3000);
+    assert!(!settled(&cluster), "it is asked about");
+    let is_end = |told: &&Notice| told.kind == NoticeKind::End;
+    let asked = *cluster.notices.iter().rfind(is_end).unwrap();
+    let answer = asked.answer_of_gone_store().unwrap();
+    assert_eq!((answer.kind, answer.from, answer.to), (NoticeKind::Ended, asked.to, asked.from));
+    assert_eq!(answer.answer_of_gone_store(), None, "it is no question");
+    cluster.push(asked.from.0, Event::Notice(answer));
+    cluster.run_until("it is forgotten", settled);
+    // Its id stays spent.
+    let floor = descriptor_on(&cluster, 1).unwrap().floor();
+    assert!(floor >= peer(4).id, "{floor}");
+}
+
 /// C14: all members are others, and one was away all the time.
 #[test]
 fn a_membership_that_was_replaced_as_a_whole_ends_who_was_away() {

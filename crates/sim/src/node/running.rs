@@ -1,6 +1,6 @@
 //! A running member: the core, its executor, and the state between them.
 
-use flotilla_region::{Effects, Event, LeaderTransferred, MessageKind, Shard, StoreId};
+use flotilla_region::{Effects, Event, LeaderTransferred, MessageKind, Reject, Shard, StoreId};
 
 use super::handshakes::HandshakeDriver;
 use super::snapshot_streams::SnapshotStreams;
@@ -132,6 +132,9 @@ impl RunningStore {
         goes_on()?;
         let done = |done: LeaderTransferred| (done.ticket, ClientReply::Transferred(done.leader));
         out.replies.extend(effects.answers.transferred.drain(..).map(done));
+        let is_change = |reject: &Reject| matches!(reject, Reject::InvalidMembership(_));
+        let changes = effects.answers.rejected.iter().filter(|(_, reject)| is_change(reject));
+        self.membership.refused += changes.count() as u64;
         let refused = |(ticket, reject)| (ticket, ClientReply::Refused(reject));
         out.replies.extend(effects.answers.rejected.drain(..).map(refused));
         self.streams.coverage.undecided += effects.answers.undecided.len() as u64;
