@@ -1,9 +1,11 @@
 //! The command line of Flotilla: the subcommands of the binary `flotilla`, and what they share.
 //!
 //! A library only as far as tests and benches need one: [`playground::Playground`] runs a small
-//! cluster in this process, [`serve::run`] is what a store's process does.
+//! cluster in this process, [`serve::run`] is what a store's process does, and
+//! [`command_line::run`] what all others do.
 
 pub mod bench;
+pub mod command_line;
 pub mod ctl;
 pub mod diagnosis;
 pub mod fail_stop;

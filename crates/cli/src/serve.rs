@@ -37,6 +37,9 @@ pub struct ServeArgs {
     /// Members of a running cluster that this store joins, if its directory is empty
     #[arg(long, value_name = "HOST:PORT,...")]
     pub join: Option<String>,
+    /// With --join: the store of this name lost its directory for ever, and this one takes its place
+    #[arg(long)]
+    pub replace: bool,
     /// Where the store stands, as zone=a; may be given several times [default: the labels it has]
     #[arg(long, value_name = "KEY=VALUE")]
     pub label: Vec<String>,
@@ -81,6 +84,7 @@ impl ServeArgs {
         put(&mut config.regions, self.regions);
         put(&mut config.log, self.log);
         config.new = self.new;
+        config.replace = self.replace;
         config.also_listen.extend(self.also_listen);
         Ok(config)
     }

@@ -45,8 +45,16 @@ impl ClusterTarget {
         Ok(Observer::new(address, flotilla_client::Config { attempt_timeout, ..self.config() })?)
     }
 
-    /// The stores of the cluster, from the first endpoint that answers. Needs no quorum.
+    /// The stores that take part, from the first endpoint that answers. Needs no quorum.
     pub(crate) async fn stores(&self) -> Result<Vec<peers::KnownStore>, Error> {
+        let mut stores = self.registered_stores().await?;
+        // The name and the address of one that is gone may be those of its successor.
+        stores.retain(|store| !is_gone(store));
+        Ok(stores)
+    }
+
+    /// The same, with those that are lost or have left.
+    pub(crate) async fn registered_stores(&self) -> Result<Vec<peers::KnownStore>, Error> {
         let mut silent = Vec::new();
         let mut refusals = Vec::new();
         for endpoint in &self.endpoints {
@@ -63,6 +71,11 @@ impl ClusterTarget {
             false => Err(Error::NotServing(refusals.join("; "))),
         }
     }
+}
+
+/// Whether a store is lost or has left: it never answers.
+pub(crate) fn is_gone(store: &peers::KnownStore) -> bool {
+    matches!(store.state(), peers::StoreState::StoreLost | peers::StoreState::StoreRemoved)
 }
 
 /// The value of a metric of a store; `None` if the store is of a version that does not report it.

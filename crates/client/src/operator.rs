@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use flotilla_proto::peers::operator_client::OperatorClient;
 use flotilla_proto::peers::{
-    ChangeReplicasRequest, ChangeReplicasResponse, RepairStatusRequest, RepairStatusResponse,
-    SetRepairRequest, SetRepairResponse, TransferLeaderRequest, TransferLeaderResponse,
+    ChangeReplicasRequest, ChangeReplicasResponse, ChangeStoreRequest, ChangeStoreResponse,
+    RepairStatusRequest, RepairStatusResponse, SetRepairRequest, SetRepairResponse,
+    TransferLeaderRequest, TransferLeaderResponse,
 };
 use tokio::time::timeout;
 use tonic::transport::Channel;
@@ -84,6 +85,19 @@ impl StoreOperator {
     pub async fn set_repair(&self, request: SetRepairRequest) -> Result<SetRepairResponse, Error> {
         let mut client = self.client.clone();
         self.answer(client.set_repair(request)).await
+    }
+
+    /// Changes the state of a store, if this store leads placement.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`StoreOperator::transfer_leader`].
+    pub async fn change_store(
+        &self,
+        request: ChangeStoreRequest,
+    ) -> Result<ChangeStoreResponse, Error> {
+        let mut client = self.client.clone();
+        self.answer(client.change_store(request)).await
     }
 
     async fn answer<T>(

@@ -67,6 +67,18 @@ impl Observer {
         }
     }
 
+    /// The replica of the lowest region id that this store has. That of placement's own rows is the
+    /// lowest of all.
+    ///
+    /// # Errors
+    ///
+    /// As [`stores`](Observer::stores).
+    pub async fn first_region(&self) -> Result<Option<peers::RegionStatus>, Error> {
+        let mut client = self.client.clone();
+        let request = peers::RegionsRequest { after_region_id: 0, limit: 1 };
+        Ok(self.ask(client.regions(request)).await?.regions.into_iter().next())
+    }
+
     /// The store's counters since it started.
     ///
     /// # Errors

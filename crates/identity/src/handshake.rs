@@ -233,6 +233,9 @@ impl Handshake {
     pub fn decide(&mut self, hello: &StoreHello, log_end: u64) -> HelloDecision {
         // This store before the sender: if it is the wrong one, it has to end whatever is wrong
         // with the other.
+        if let Some(words) = self.registry.departure(self.own.store) {
+            return HelloDecision::Stop(words);
+        }
         let decided = self
             .check_meeting(hello)
             .and_then(|()| self.check_self(hello, log_end))
@@ -289,7 +292,8 @@ impl Handshake {
         if let Some(expected) = hello.expected_uuid.filter(|uuid| *uuid != self.uuid) {
             return Err(HelloDecision::Stop(format!(
                 "{whom} knows {} as directory {expected}, and this is directory {}: this store \
-                 lost its data; bring its disk back or begin a new cluster",
+                 lost its data; bring its disk back, or start it with an empty one, --replace and \
+                 --join",
                 self.own, self.uuid
             )));
         }
@@ -380,7 +384,9 @@ impl Handshake {
     /// Whether messages of this start of a store are taken.
     #[must_use]
     pub fn takes(&self, store: StoreId, uuid: StoreUuid, run: StoreRun) -> bool {
-        self.peers.get(&store).is_some_and(|peer| peer.accepted == Some((uuid, run)))
+        // From the moment at which it is known to be gone: its replicas are counted no more.
+        !self.registry.is_gone(store)
+            && self.peers.get(&store).is_some_and(|peer| peer.accepted == Some((uuid, run)))
     }
 
     /// A store whose messages are taken said how far its log is synced.

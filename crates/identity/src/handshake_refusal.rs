@@ -68,7 +68,7 @@ pub enum HandshakeRefusal {
     /// The directory is not the one that the cluster knows under this id.
     #[error(
         "store {store} is directory {expected} for this cluster, and directory {found} speaks for \
-         it: that store lost its data; bring its disk back or begin a new cluster"
+         it: that store lost its data; bring its disk back, or replace the store"
     )]
     WrongUuid {
         /// The store.

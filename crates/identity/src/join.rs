@@ -5,15 +5,24 @@
 //! identity and its copies of registry and settings are durable, in one root; before that it says
 //! nothing as a store. Any step may be repeated: the directory's number is what is registered.
 //!
+//! A store that replaces another one goes the same way. The leader may not let it yet, and a cluster
+//! without a quorum has no leader: both may pass by themselves, so it asks again for a while before
+//! it gives up. A store that only joins waits for as long as it takes.
+//!
 //! The machine holds no clock and does no IO: [`Join::question`] is what to ask, [`Join::hear`]
 //! takes the answer and says what to do.
 
-use flotilla_region::StoreId;
+use flotilla_region::{StoreId, Time};
 
 use crate::registration::RegisterRequest;
 use crate::registry::StoreRegistry;
 use crate::settings::{ClusterSettings, GivenSettings};
 use crate::store_identity::{IdentityState, StoreIdentity, StoreUuid};
+
+/// A replacement is given up if the cluster has no quorum for so long: an election takes less.
+const NO_QUORUM_MS: u64 = 10_000;
+/// The same if placement does not let it: both waits that only need time end before.
+const NOT_NOW_MS: u64 = 25_000;
 
 /// The flags of a store that is to join.
 #[derive(Clone, Debug)]
@@ -53,6 +62,8 @@ pub enum JoinAnswer {
         settings: ClusterSettings,
         /// Where the leader of placement is, if it knows one.
         leader: Option<String>,
+        /// How many stores it is connected to.
+        reach: StoreReach,
     },
     /// A store answers that has no cluster yet.
     NoCluster {
@@ -76,6 +87,27 @@ pub enum JoinAnswer {
     },
     /// The store is not taken, as these words say.
     Refused(String),
+    /// The store is not taken now, as these words say.
+    NotNow(String),
+}
+
+/// How much of its cluster a member reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreReach {
+    /// The stores that take part.
+    pub stores: u32,
+    /// Those that it is connected to, and itself.
+    pub connected: u32,
+}
+
+impl StoreReach {
+    fn has_majority(self) -> bool {
+        2 * u64::from(self.connected) > u64::from(self.stores)
+    }
+
+    fn gone(self) -> u32 {
+        self.stores.saturating_sub(self.connected)
+    }
 }
 
 /// The step after an answer.
@@ -187,6 +219,18 @@ pub enum JoinRefusal {
         /// Its words.
         why: String,
     },
+    /// Too few stores run, so there is no leader of placement who could replace one.
+    #[error(
+        "no quorum: {} of {} stores are gone; replace needs one: start the stores that have their \
+         data; {by} says so",
+        .reach.gone(), .reach.stores
+    )]
+    NoQuorum {
+        /// The address that answered.
+        by: String,
+        /// The stores that it reaches.
+        reach: StoreReach,
+    },
     /// The leader of placement does not take the store.
     #[error("cluster {cluster_id} does not take this store, as {by} says: {why}")]
     Refused {
@@ -206,8 +250,16 @@ enum ContactNote {
     Silent(String),
     NoCluster(String),
     NoStore(String),
-    NoLeader,
-    LeaderSilent(String, String),
+    NoLeader(StoreReach),
+    LeaderSilent(String, String, StoreReach),
+    NotNow(String, String),
+}
+
+/// Why a store that replaces another one does not get on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stall {
+    NoQuorum,
+    NotNow,
 }
 
 /// One store's way into a cluster.
@@ -221,6 +273,10 @@ pub struct Join {
     cluster_id: Option<u64>,
     /// Where to register, as the contact said.
     leader: Option<String>,
+    /// How many stores that contact reaches.
+    reach: StoreReach,
+    /// Since when a replacement does not get on, and why.
+    stalled: Option<(Stall, Time)>,
 }
 
 impl Join {
@@ -241,7 +297,15 @@ impl Join {
             return Err(JoinRefusal::Forming { cluster_id, store, name: name.clone() });
         }
         let notes = vec![ContactNote::Unasked; target.contacts.len()];
-        Ok(Self { target, notes, place: 0, cluster_id: None, leader: None })
+        Ok(Self {
+            target,
+            notes,
+            place: 0,
+            cluster_id: None,
+            leader: None,
+            reach: StoreReach::default(),
+            stalled: None,
+        })
     }
 
     /// The address to ask next, and the question.
@@ -264,38 +328,44 @@ impl Join {
     /// # Errors
     ///
     /// [`JoinRefusal`]: the store ends, with these words.
-    pub fn hear(&mut self, answer: JoinAnswer) -> Result<JoinStep, JoinRefusal> {
+    pub fn hear(&mut self, now: Time, answer: JoinAnswer) -> Result<JoinStep, JoinRefusal> {
         let asked = self.question().0.to_owned();
         match self.leader.take() {
-            Some(_) => self.hear_leader(asked, answer),
-            None => self.hear_contact(asked, answer),
+            Some(_) => self.hear_leader(now, asked, answer),
+            None => self.hear_contact(now, asked, answer),
         }
     }
 
-    fn hear_contact(&mut self, by: String, answer: JoinAnswer) -> Result<JoinStep, JoinRefusal> {
+    fn hear_contact(
+        &mut self,
+        now: Time,
+        by: String,
+        answer: JoinAnswer,
+    ) -> Result<JoinStep, JoinRefusal> {
         let note = match answer {
             JoinAnswer::Member { uuid, .. } | JoinAnswer::NoCluster { uuid, .. }
                 if uuid == self.target.request.uuid =>
             {
                 return Err(JoinRefusal::Itself(by));
             }
-            JoinAnswer::Member { cluster_id, settings, leader, .. } => {
+            JoinAnswer::Member { cluster_id, settings, leader, reach, .. } => {
                 self.check_member(&by, cluster_id, &settings)?;
                 self.cluster_id = Some(cluster_id);
+                self.reach = reach;
                 if leader.is_some() {
                     self.leader = leader;
                     return Ok(JoinStep::Ask);
                 }
-                ContactNote::NoLeader
+                ContactNote::NoLeader(reach)
             }
             JoinAnswer::NoCluster { waiting, .. } => ContactNote::NoCluster(waiting),
             JoinAnswer::NoStore(why) => ContactNote::NoStore(why),
             JoinAnswer::Silent(why) => ContactNote::Silent(why),
-            JoinAnswer::Registered { .. } | JoinAnswer::Refused(_) => {
+            JoinAnswer::Registered { .. } | JoinAnswer::Refused(_) | JoinAnswer::NotNow(_) => {
                 ContactNote::NoStore("it answers another question".to_owned())
             }
         };
-        self.next(note)
+        self.next(now, note)
     }
 
     fn check_member(
@@ -321,7 +391,12 @@ impl Join {
         }
     }
 
-    fn hear_leader(&mut self, by: String, answer: JoinAnswer) -> Result<JoinStep, JoinRefusal> {
+    fn hear_leader(
+        &mut self,
+        now: Time,
+        by: String,
+        answer: JoinAnswer,
+    ) -> Result<JoinStep, JoinRefusal> {
         let cluster_id = self.cluster_id.expect("a leader is known of a cluster");
         let RegisterRequest { uuid, name, .. } = &self.target.request;
         let why = match answer {
@@ -337,16 +412,17 @@ impl Join {
                 "its registry does not have this store".to_owned()
             }
             JoinAnswer::Refused(why) => return Err(JoinRefusal::Refused { cluster_id, by, why }),
+            JoinAnswer::NotNow(why) => return self.next(now, ContactNote::NotNow(by, why)),
             JoinAnswer::Silent(why) | JoinAnswer::NoStore(why) => why,
             JoinAnswer::NoCluster { waiting, .. } => waiting,
             JoinAnswer::Member { .. } => "it answers another question".to_owned(),
         };
         // Another store may lead by now: the next contact says which.
-        self.next(ContactNote::LeaderSilent(by, why))
+        self.next(now, ContactNote::LeaderSilent(by, why, self.reach))
     }
 
     /// Goes on to the next contact.
-    fn next(&mut self, note: ContactNote) -> Result<JoinStep, JoinRefusal> {
+    fn next(&mut self, now: Time, note: ContactNote) -> Result<JoinStep, JoinRefusal> {
         self.notes[self.place] = note;
         self.place += 1;
         if self.place < self.target.contacts.len() {
@@ -357,7 +433,39 @@ impl Join {
         if self.cluster_id.is_none() {
             self.refuse()?;
         }
+        if self.target.request.is_replacement {
+            self.give_up(now)?;
+        }
         Ok(JoinStep::Pause)
+    }
+
+    /// The addresses were asked, and the store is not replaced. An operator has to know that it
+    /// will not be, for as long as nothing else is done.
+    fn give_up(&mut self, now: Time) -> Result<(), JoinRefusal> {
+        let stall = self.notes.iter().filter_map(ContactNote::stall).next_back();
+        let Some(stall) = stall else {
+            self.stalled = None;
+            return Ok(());
+        };
+        let since = self.stalled.take().filter(|(before, _)| *before == stall);
+        let (_, since) = self.stalled.insert(since.unwrap_or((stall, now)));
+        let since = *since;
+        for (contact, note) in self.target.contacts.iter().zip(&self.notes) {
+            match note {
+                ContactNote::NotNow(by, why) if now >= since.after_ms(NOT_NOW_MS) => {
+                    let cluster_id = self.cluster_id.expect("a leader is known of a cluster");
+                    let (by, why) = (by.clone(), why.clone());
+                    return Err(JoinRefusal::Refused { cluster_id, by, why });
+                }
+                ContactNote::NoLeader(reach) | ContactNote::LeaderSilent(_, _, reach)
+                    if !reach.has_majority() && now >= since.after_ms(NO_QUORUM_MS) =>
+                {
+                    return Err(JoinRefusal::NoQuorum { by: contact.clone(), reach: *reach });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// The addresses were asked, and no member has answered. One that is silent may be a member,
@@ -387,9 +495,19 @@ impl Join {
                 ContactNote::Silent(why) => format!("{contact} does not answer ({why})"),
                 ContactNote::NoCluster(_) => format!("{contact} has no cluster yet"),
                 ContactNote::NoStore(why) => format!("{contact} is no store to join ({why})"),
-                ContactNote::NoLeader => format!("{contact} knows no leader of placement"),
-                ContactNote::LeaderSilent(leader, why) => {
-                    format!("{leader}, which leads placement as {contact} says, does not ({why})")
+                ContactNote::NoLeader(reach) => {
+                    let quorum = self.quorum_words(*reach);
+                    format!("{contact} knows no leader of placement{quorum}")
+                }
+                ContactNote::LeaderSilent(leader, why, reach) => {
+                    let quorum = self.quorum_words(*reach);
+                    format!(
+                        "{leader}, which leads placement as {contact} says, does not \
+                         ({why}){quorum}"
+                    )
+                }
+                ContactNote::NotNow(leader, why) => {
+                    format!("{leader}, which leads placement: {why}")
                 }
             })
         });
@@ -397,6 +515,27 @@ impl Join {
         match lines.is_empty() {
             true => "an answer".to_owned(),
             false => lines.join("; "),
+        }
+    }
+
+    fn quorum_words(&self, reach: StoreReach) -> String {
+        if reach.has_majority() {
+            return String::new();
+        }
+        let needs = if self.target.request.is_replacement { "; replace needs one" } else { "" };
+        format!(" (no quorum: {} of {} stores are gone{needs})", reach.gone(), reach.stores)
+    }
+}
+
+impl ContactNote {
+    /// The reason for which a replacement does not get on, if the note is one.
+    fn stall(&self) -> Option<Stall> {
+        match self {
+            Self::NotNow(..) => Some(Stall::NotNow),
+            Self::NoLeader(reach) | Self::LeaderSilent(_, _, reach) if !reach.has_majority() => {
+                Some(Stall::NoQuorum)
+            }
+            _ => None,
         }
     }
 }

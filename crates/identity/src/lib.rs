@@ -8,6 +8,7 @@
 //! - [`StoreIdentity`]: what a directory says about itself, with the count of its starts.
 //! - [`ClusterSettings`]: the values on which any two stores must agree.
 //! - [`StoreRegistry`]: all stores of the cluster; one row of the system region is authoritative.
+//!   [`StateChange`] is an operator's word about one of them.
 //! - [`Bootstrap`]: how a list of empty stores becomes a cluster, once. Two phases as in Paxos: a
 //!   founder asks all listed stores to promise a round, then sends all of them one plan.
 //! - [`Join`]: how a store becomes a member of a cluster that runs; the decision of placement's
@@ -30,13 +31,16 @@ mod registry;
 mod schedule;
 mod settings;
 mod spec;
+mod state_change;
 mod store_identity;
 
 pub use bootstrap::{Bootstrap, BootstrapWrite, QuestionToken, member_answer};
 pub use first_regions::{REGIONS_MAX, STORES_MAX, SYSTEM_REGION, first_campaigner, first_regions};
 pub use handshake::{Handshake, HelloDecision, KnownRun, PeerWrite, RunHistory, StoreHello};
 pub use handshake_refusal::HandshakeRefusal;
-pub use join::{Join, JoinAnswer, JoinQuestion, JoinRefusal, JoinStep, JoinTarget, JoinWrite};
+pub use join::{
+    Join, JoinAnswer, JoinQuestion, JoinRefusal, JoinStep, JoinTarget, JoinWrite, StoreReach,
+};
 pub use messages::{BootstrapRefusal, BootstrapRequest, BootstrapResponse};
 pub use registration::{
     REGISTERED_STORES_MAX, RegisterRefusal, RegisterRequest, Registration, check_labels, is_address,
@@ -45,16 +49,21 @@ pub use registry::{RunReport, StoreRecord, StoreRegistry, StoreState};
 pub use schedule::BootstrapSchedule;
 pub use settings::{ClusterSettings, GivenSettings, SettingConflict};
 pub use spec::{BootstrapPlan, ClusterSpec, InitialStore, InvalidList};
+pub use state_change::{StateChange, StateRefusal};
 pub use store_identity::{
     IdentityState, LogIdentity, MemberId, StoreIdentity, StoreRun, StoreUuid,
 };
 
 /// The feature level of this version. Leaders propose nothing that the lowest level of the
 /// cluster's stores does not know.
-pub const FEATURE_LEVEL: u64 = 2;
+pub const FEATURE_LEVEL: u64 = 3;
 
 /// The level from which on a store applies entries that split a region.
 pub const SPLIT_LEVEL: u64 = 2;
+
+/// The level from which on a store applies entries that change the members of a region, and reads
+/// their roles.
+pub const MEMBERSHIP_LEVEL: u64 = 3;
 
 /// The schema of the rows that this version writes.
 pub const SCHEMA_VERSION: u64 = 4;

@@ -83,8 +83,8 @@ pub enum BootstrapRefusal {
     /// The cluster exists and has a store of this name: the directory was emptied or exchanged.
     #[error(
         "store {name} is a store of cluster {cluster_id}, as {by} says, but this data directory \
-         holds nothing of that cluster: this store lost its data; bring its disk back or begin a \
-         new cluster"
+         holds nothing of that cluster: this store lost its data; bring its disk back, or start it \
+         with --replace and --join, which give it a new id"
     )]
     DataLost {
         /// The store's name.
@@ -96,8 +96,8 @@ pub enum BootstrapRefusal {
     },
     /// A listed store belongs to a cluster without this one.
     #[error(
-        "{by} is a member of cluster {cluster_id}, which has no store {name}: a store cannot join \
-         a running cluster yet; list only stores with empty data directories"
+        "{by} is a member of cluster {cluster_id}, which has no store {name}: start it with --join \
+         to add it to that cluster, or list only stores with empty data directories"
     )]
     Foreign {
         /// The store's name.
@@ -110,8 +110,8 @@ pub enum BootstrapRefusal {
     /// A store that is listed alone was dialled as a store of another cluster.
     #[error(
         "this address is that of store {store} of cluster {cluster_id}, as {by} says, but this \
-         data directory is not: this store lost its data; bring its disk back, or begin a new \
-         cluster with --new"
+         data directory is not: this store lost its data; bring its disk back, or start it with \
+         --replace and --join, or begin a new cluster with --new"
     )]
     Dialled {
         /// The id that the address has there.

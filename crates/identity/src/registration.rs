@@ -3,10 +3,15 @@
 //! The directory is the store, so the same directory gets the same id however often it asks: its
 //! answer may have been lost, or it died before it kept its identity. A directory that has run as a
 //! member and asks again has forgotten that, and is refused.
+//!
+//! A store may ask to replace the one that has its name, whose directory is gone: one change of the
+//! registry gives the name a new id and makes the old one lost for ever. Whether the cluster can do
+//! without the old store is for its placement to say, before that is written
+//! (`docs/decisions/0037-a-store-joins-by-register.md`).
 
 use flotilla_region::StoreId;
 
-use crate::registry::{StoreRecord, StoreRegistry};
+use crate::registry::{StoreRecord, StoreRegistry, StoreState};
 use crate::store_identity::{StoreRun, StoreUuid};
 
 /// Stores that a registry may have, those that are gone included: the row is written whole.
@@ -36,6 +41,8 @@ pub struct RegisterRequest {
     pub level: u64,
     /// The schema of its rows.
     pub schema: u64,
+    /// The store that has the name is lost for ever, and this one takes its place.
+    pub is_replacement: bool,
 }
 
 /// The decision about a store that asks for an id.
@@ -47,6 +54,8 @@ pub enum Registration {
     WantsId,
     /// The registry with the store, to be written. The decision is made again after that.
     Write(Box<StoreRegistry>),
+    /// The same, with this store lost, if the cluster can do without it.
+    Replace(StoreId, Box<StoreRegistry>),
 }
 
 /// Why a store does not join. Nothing that happens by itself changes it.
@@ -67,7 +76,8 @@ pub enum RegisterRefusal {
     #[error(
         "{name} is the name of store {store} of this cluster, whose directory is {expected}, and \
          this data directory is {found}: if this is that store, this store lost its data; bring its \
-         disk back; else give it a --name that no store has"
+         disk back, or start it with --replace and --join, which give it a new id; else give it a \
+         --name that no store has"
     )]
     NameTaken {
         /// The name.
@@ -78,6 +88,15 @@ pub enum RegisterRefusal {
         expected: StoreUuid,
         /// The directory that asks.
         found: StoreUuid,
+    },
+    /// A store is to be replaced that never was.
+    #[error(
+        "no store of this cluster has ever been {name}, so there is none to replace: correct --name, \
+         or leave out --replace"
+    )]
+    NothingToReplace {
+        /// The name.
+        name: String,
     },
     /// Another store has the address.
     #[error(
@@ -95,7 +114,8 @@ pub enum RegisterRefusal {
     /// The directory has been a member, and holds nothing of it.
     #[error(
         "this data directory was store {store} in {known}, and holds nothing of it: an older copy \
-         of this store's disk; a data directory is never restored: bring the newest disk back"
+         of this store's disk; a data directory is never restored: bring the newest disk back, or \
+         start with an empty one, --replace and --join"
     )]
     Forgotten {
         /// The id of the directory.
@@ -138,19 +158,16 @@ impl StoreRegistry {
         if let Some(known) = known.map(|at| &self.stores[at]) {
             check_known(known)?;
         }
-        self.check_unique(request)?;
+        let replaced = self.replaced_by(request)?;
+        self.check_unique(request, replaced)?;
         let Some(at) = known else {
             if self.stores.len() >= REGISTERED_STORES_MAX {
                 return Err(RegisterRefusal::Full);
             }
             let Some(id) = id else { return Ok(Registration::WantsId) };
-            assert!(self.store(id).is_none(), "id {id} was given before");
-            let mut changed = self.clone();
-            changed.version += 1;
-            changed.stores.push(described(StoreRecord { id, ..StoreRecord::default() }, request));
-            changed.stores.sort_by_key(|store| store.id);
-            return Ok(Registration::Write(Box::new(changed)));
+            return Ok(self.with_new(id, request, replaced));
         };
+        assert!(replaced.is_none(), "a directory that is registered replaces none");
         // It died before it kept its identity, and may have been started with other flags since.
         let record = described(self.stores[at].clone(), request);
         if record == self.stores[at] {
@@ -162,10 +179,55 @@ impl StoreRegistry {
         Ok(Registration::Write(Box::new(changed)))
     }
 
+    /// The registry with a store of a new id, without the one that it replaces.
+    fn with_new(
+        &self,
+        id: StoreId,
+        request: &RegisterRequest,
+        replaced: Option<StoreId>,
+    ) -> Registration {
+        assert!(self.store(id).is_none(), "id {id} was given before");
+        let mut changed = self.clone();
+        changed.version += 1;
+        let mut new = StoreRecord { id, ..StoreRecord::default() };
+        if let Some(old) = changed.stores.iter_mut().find(|store| Some(store.id) == replaced) {
+            // In one write: else two stores would have the name, or none.
+            old.state = StoreState::Lost;
+            new.labels.clone_from(&old.labels);
+        }
+        changed.stores.push(described(new, request));
+        changed.stores.sort_by_key(|store| store.id);
+        match replaced {
+            Some(replaced) => Registration::Replace(replaced, Box::new(changed)),
+            None => Registration::Write(Box::new(changed)),
+        }
+    }
+
+    /// The store that takes part and is to be replaced, if one is.
+    fn replaced_by(&self, request: &RegisterRequest) -> Result<Option<StoreId>, RegisterRefusal> {
+        let RegisterRequest { uuid, name, is_replacement: true, .. } = request else {
+            return Ok(None);
+        };
+        // The answer was lost: the directory has the name already.
+        let is_registered = self.stores.iter().any(|store| store.uuid == *uuid);
+        if !is_registered && self.stores.iter().all(|store| store.name != *name) {
+            return Err(RegisterRefusal::NothingToReplace { name: name.clone() });
+        }
+        // One that was declared lost before has left its name to others.
+        Ok(self.named(name).filter(|_| !is_registered).map(|store| store.id))
+    }
+
     /// No other store that takes part has the name or the address.
-    fn check_unique(&self, request: &RegisterRequest) -> Result<(), RegisterRefusal> {
+    fn check_unique(
+        &self,
+        request: &RegisterRequest,
+        replaced: Option<StoreId>,
+    ) -> Result<(), RegisterRefusal> {
         let RegisterRequest { uuid, name, address, .. } = request;
-        for other in self.stores.iter().filter(|other| other.is_here() && other.uuid != *uuid) {
+        let is_other = |other: &&StoreRecord| {
+            other.is_here() && other.uuid != *uuid && Some(other.id) != replaced
+        };
+        for other in self.stores.iter().filter(is_other) {
             if other.name == *name {
                 let (name, store) = (name.clone(), other.id);
                 let (expected, found) = (other.uuid, *uuid);
@@ -195,7 +257,11 @@ fn check_known(known: &StoreRecord) -> Result<(), RegisterRefusal> {
 
 /// The record with what the store says of itself.
 fn described(record: StoreRecord, request: &RegisterRequest) -> StoreRecord {
-    let RegisterRequest { uuid, name, address, labels, level, schema } = request.clone();
+    let RegisterRequest { uuid, name, address, mut labels, level, schema, .. } = request.clone();
+    // None given leave those that it has, as at any start.
+    if labels.is_empty() {
+        labels.clone_from(&record.labels);
+    }
     StoreRecord { uuid, name, address, labels, level, schema, ..record }
 }
 
@@ -259,12 +325,19 @@ fn is_word(text: &str, bytes_max: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::StoreState;
 
     fn request(uuid: u128, name: &str, address: &str) -> RegisterRequest {
         let labels = vec![("zone".to_owned(), "a".to_owned())];
         let (name, address) = (name.to_owned(), address.to_owned());
-        RegisterRequest { uuid: StoreUuid(uuid), name, address, labels, level: 2, schema: 3 }
+        RegisterRequest {
+            uuid: StoreUuid(uuid),
+            name,
+            address,
+            labels,
+            level: 2,
+            schema: 3,
+            is_replacement: false,
+        }
     }
 
     fn registry() -> StoreRegistry {
@@ -330,6 +403,61 @@ mod tests {
         gone.stores[1].state = StoreState::Removed;
         let refusal = gone.register(&request(2, "s2", "h:2"), None).unwrap_err();
         assert_eq!(refusal, RegisterRefusal::Gone { store: StoreId(2) });
+    }
+
+    fn replacement(uuid: u128, name: &str, address: &str) -> RegisterRequest {
+        RegisterRequest { is_replacement: true, ..request(uuid, name, address) }
+    }
+
+    #[test]
+    fn one_change_makes_a_store_lost_and_gives_its_name_a_new_id() {
+        let mut registry = registry();
+        registry.stores[1].labels = vec![("zone".to_owned(), "b".to_owned())];
+        let mut asked = replacement(9, "s2", "h:2");
+        assert_eq!(registry.register(&asked, None), Ok(Registration::WantsId));
+        let replaced = |asked: &RegisterRequest| match registry
+            .register(asked, Some(StoreId(1_000_000)))
+            .unwrap()
+        {
+            Registration::Replace(lost, changed) => (lost, *changed),
+            other => panic!("{other:?}"),
+        };
+        let (lost, changed) = replaced(&asked);
+        assert_eq!((lost, changed.version), (StoreId(2), 6));
+        assert!(changed.continues(&registry));
+        assert_eq!(changed.store(StoreId(2)).unwrap().state, StoreState::Lost);
+        let new = changed.named("s2").unwrap();
+        assert_eq!((new.id, new.uuid), (StoreId(1_000_000), StoreUuid(9)));
+        assert_eq!(new.labels, asked.labels);
+        // Without labels of its own it stands where the old one stood.
+        asked.labels.clear();
+        assert_eq!(replaced(&asked).1.named("s2").unwrap().labels, registry.stores[1].labels);
+
+        // The answer was lost: it asks again, and replaces nothing but has its id.
+        let again = changed.register(&asked, Some(StoreId(1_000_001)));
+        assert_eq!(again, Ok(Registration::Known(StoreId(1_000_000))));
+        // The old directory is back.
+        let old = changed.register(&replacement(2, "s2", "h:2"), None).unwrap_err();
+        assert_eq!(old, RegisterRefusal::Gone { store: StoreId(2) });
+        // The new directory was lost, too.
+        let third = replacement(10, "s2", "h:2");
+        let decision = changed.register(&third, Some(StoreId(1_000_001))).unwrap();
+        assert!(matches!(decision, Registration::Replace(StoreId(1_000_000), _)), "{decision:?}");
+    }
+
+    #[test]
+    fn only_a_store_that_was_there_is_replaced() {
+        let nothing = registry().register(&replacement(9, "s9", "h:9"), None).unwrap_err();
+        assert_eq!(nothing, RegisterRefusal::NothingToReplace { name: "s9".to_owned() });
+        let taken = registry().register(&replacement(9, "s2", "h:1"), None).unwrap_err();
+        assert!(matches!(taken, RegisterRefusal::AddressTaken { store: StoreId(1), .. }));
+        // Declared lost before: its name is free, and it is simply joined.
+        let mut lost = registry();
+        lost.stores[1].state = StoreState::Lost;
+        written(&lost, &replacement(9, "s2", "h:2"), 7);
+        // A member that forgot that it is one.
+        let forgotten = registry().register(&replacement(2, "s2", "h:2"), None).unwrap_err();
+        assert!(matches!(forgotten, RegisterRefusal::Forgotten { store: StoreId(2), .. }));
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub enum StoreState {
     /// It takes part.
     #[default]
     Up,
-    /// Its replicas are being moved away; it stays.
+    /// It leads no regions and gets no replicas; it keeps those that it has. For a restart.
     Draining,
     /// Its replicas are being moved away; it goes.
     Leaving,
@@ -26,6 +26,20 @@ pub enum StoreState {
     Lost,
     /// It has left.
     Removed,
+}
+
+impl StoreState {
+    /// For people and for programs.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Draining => "draining",
+            Self::Leaving => "leaving",
+            Self::Lost => "lost",
+            Self::Removed => "removed",
+        }
+    }
 }
 
 /// One store of the cluster.
@@ -111,12 +125,36 @@ impl StoreRegistry {
         self.stores.iter().find(|store| store.name == name && store.is_here())
     }
 
+    /// Whether a store was declared lost, or has left: it never takes part again.
+    #[must_use]
+    pub fn is_gone(&self, id: StoreId) -> bool {
+        self.store(id).is_some_and(|store| !store.is_here())
+    }
+
+    /// Why the store itself must stop, if it is gone.
+    #[must_use]
+    pub fn departure(&self, id: StoreId) -> Option<String> {
+        let StoreRecord { name, state, .. } = self.store(id)?;
+        let how = match state {
+            StoreState::Up | StoreState::Draining | StoreState::Leaving => return None,
+            StoreState::Lost => "was declared lost",
+            StoreState::Removed => "has left the cluster",
+        };
+        Some(format!(
+            "store {id}, {name}, {how} and never takes part again: its data is on the other stores; \
+             to add a store, start one with an empty --data-dir and --join"
+        ))
+    }
+
     /// Whether this is a state of the registry from after `earlier`, or the same: stores come and
-    /// change, and none ever goes or becomes another directory.
+    /// change, none ever becomes another directory, and one that is gone stays so.
     #[must_use]
     pub fn continues(&self, earlier: &Self) -> bool {
         let has = |known: &StoreRecord| {
-            self.store(known.id).is_some_and(|record| record.uuid == known.uuid)
+            let record = self.store(known.id);
+            record.is_some_and(|record| {
+                record.uuid == known.uuid && (known.is_here() || !record.is_here())
+            })
         };
         self.version >= earlier.version
             && self.level >= earlier.level
@@ -135,7 +173,7 @@ impl StoreRegistry {
         let at = self.stores.iter().position(|store| store.id == report.store)?;
         let known = &self.stores[at];
         // A late report of an earlier start would bring its old address back.
-        if known.uuid != report.uuid || report.run.starts < known.run.starts {
+        if known.uuid != report.uuid || report.run.starts < known.run.starts || !known.is_here() {
             return None;
         }
         let record = StoreRecord {
@@ -156,7 +194,9 @@ impl StoreRegistry {
         let mut changed = self.clone();
         changed.version += 1;
         changed.stores[at] = record;
-        let least = changed.stores.iter().map(|store| store.level).min();
+        // One that never comes back must not keep the features of the others.
+        let here = changed.stores.iter().filter(|store| store.is_here());
+        let least = here.map(|store| store.level).min();
         // Never lower: other stores may have used the features of the level already.
         changed.level = changed.level.max(least.unwrap_or_default());
         Some(changed)
@@ -315,7 +355,34 @@ mod tests {
         let mut fewer = later.clone();
         fewer.stores.pop();
         assert!(!fewer.continues(&earlier), "a store is gone");
-        assert!(!StoreRegistry { level: 0, ..later }.continues(&earlier), "a lower level");
+        assert!(!StoreRegistry { level: 0, ..later.clone() }.continues(&earlier), "a lower level");
+        for state in [StoreState::Lost, StoreState::Removed] {
+            let mut gone = later.clone();
+            gone.stores[1].state = state;
+            assert!(gone.continues(&earlier) && !later.continues(&gone), "{state:?} for ever");
+        }
+    }
+
+    #[test]
+    fn a_store_that_is_gone_stops_and_keeps_no_level_down() {
+        let mut registry = registry();
+        registry.stores[0].level = 3;
+        let id = StoreId(2);
+        assert_eq!((registry.departure(id), registry.is_gone(id)), (None, false));
+        registry.stores[1].state = StoreState::Draining;
+        assert_eq!((registry.departure(id), registry.is_gone(id)), (None, false));
+        for (state, how) in [
+            (StoreState::Lost, "store 2, s2, was declared lost"),
+            (StoreState::Removed, "store 2, s2, has left the cluster"),
+        ] {
+            registry.stores[1].state = state;
+            assert!(registry.is_gone(id) && registry.departure(id).unwrap().starts_with(how));
+            assert_eq!(registry.with_run(&report(9, "h:2")), None, "it reports in vain");
+        }
+        assert!(!registry.is_gone(StoreId(9)));
+        let newer =
+            RunReport { store: StoreId(1), uuid: StoreUuid(1), level: 3, ..report(3, "h:1") };
+        assert_eq!(registry.with_run(&newer).unwrap().level, 3, "the gone store has level 1");
     }
 
     #[test]

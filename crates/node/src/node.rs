@@ -37,7 +37,9 @@ use crate::start::{OpenedStore, StartError, bind, check_given, open_directory, o
 use crate::status::health::HealthWatch;
 use crate::status::metrics::NodeStatsReader;
 use crate::status::server::StatusServer;
-use crate::transport::{FrameReceiver, PeerTransport, TransportCounters, TransportLimits};
+use crate::transport::{
+    FrameReceiver, PeerConnections, PeerTransport, TransportCounters, TransportLimits,
+};
 
 /// How long a store that has handed its leaders over goes on to answer: its clients hear where
 /// their regions are led now, and need not ask placement, whose leader may be as new.
@@ -140,7 +142,7 @@ impl Node {
         let directory = match directory.identity().is_member() {
             true => directory,
             false if !resolved.contacts.is_empty() => {
-                join_cluster(directory, &resolved, &address, &listener).await?
+                join_cluster(directory, &resolved, &address, &listener, clock).await?
             }
             false => become_member(directory, &resolved, &listener, clock).await?,
         };
@@ -203,7 +205,7 @@ impl Node {
         let router =
             Router::new(membership.id(), context.clone(), limits.router(), failure.clone());
         streams.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
-        let placement = place(&resolved, &membership, &router);
+        let placement = place(&resolved, &membership, &router, &connections);
         let watch = HealthWatch { membership, connections, router, clock };
         let snapshot_bytes_per_s = resolved.config.snapshot.bytes_per_s;
         let (health, services) =
@@ -388,14 +390,19 @@ async fn blocking<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -
 }
 
 /// Starts the node's part of placement.
-fn place(resolved: &ResolvedConfig, membership: &Membership, router: &Router) -> PlacementDriver {
+fn place(
+    resolved: &ResolvedConfig,
+    membership: &Membership,
+    router: &Router,
+    connections: &PeerConnections,
+) -> PlacementDriver {
     let limits = &resolved.config.limits;
     let settings = pd::PdConfig {
         leader_wait: Duration::from_millis(limits.leader_wait_ms),
         leader_wait_count_max: limits.leader_wait_count_max,
         replica_count: u32::try_from(membership.settings().replicas).expect("at most 7"),
     };
-    PlacementDriver::start(router.clone(), membership.clone(), settings)
+    PlacementDriver::start(router.clone(), membership.clone(), connections.clone(), settings)
 }
 
 /// Everything that the node serves, on one port.

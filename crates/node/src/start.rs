@@ -93,6 +93,10 @@ pub(crate) fn check_given(
         directory.copies().map_err(|source| store_error(resolved, source))?;
     let identity = directory.identity();
     resolved.check_member(&identity.name, identity.cluster_id, &settings)?;
+    if let Some(words) = registry.departure(identity.store) {
+        let dir = resolved.config.data_dir.display();
+        return Err(StartError::Refused(format!("{dir}: {words}")));
+    }
     Ok((registry, settings))
 }
 

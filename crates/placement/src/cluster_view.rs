@@ -36,10 +36,14 @@ pub struct StoreInfo {
     pub address: String,
     /// Where it stands, as its operator says: `zone` = `a`.
     pub labels: Vec<(String, String)>,
-    /// When it was heard last; `None` if never by this leader.
+    /// When it was heard last; `None` if never by this leader, or if its connection broke since.
     pub heard_ms: Option<u64>,
+    /// When it was heard last, also if its connection broke since; `None` if never by this leader.
+    pub last_heard_ms: Option<u64>,
     /// Whether it has said that it hands its leaders over and stops.
     pub is_stopping: bool,
+    /// How many replicas it has, as it says itself; `None` before it does.
+    pub replicas: Option<u64>,
     /// What the registry says of it.
     pub standing: StoreStanding,
 }
@@ -49,6 +53,8 @@ pub struct StoreInfo {
 pub struct StoreStanding {
     /// Stores of one zone fail together. Empty: none is known.
     pub zone: String,
+    /// It leads nothing and gets no replicas, and keeps those that it has.
+    pub is_draining: bool,
     /// Its replicas are to be moved away.
     pub is_leaving: bool,
     /// It will never come back.
@@ -138,6 +144,7 @@ impl ClusterView {
             return false;
         };
         known.heard_ms = Some(now_ms);
+        known.last_heard_ms = Some(now_ms);
         let mut changed = doubted;
         for heartbeat in heartbeats {
             changed |= self.routes.learn(&heartbeat.region);
@@ -205,11 +212,25 @@ impl ClusterView {
         }
     }
 
-    /// Whether a store should lead regions: it was heard a moment ago, does not stop, and keeps
-    /// its replicas.
+    /// Notes what a store says of itself: how many replicas it has.
+    pub fn note_replicas(&mut self, store: u64, replicas: u64) {
+        if let Some(store) = self.stores.get_mut(&store) {
+            store.replicas = Some(replicas);
+        }
+    }
+
+    /// Whether the leaders of a store should go elsewhere, by the word of an operator.
+    pub(crate) fn is_drained(&self, store: u64) -> bool {
+        let standing = self.stores.get(&store).map(|store| &store.standing);
+        standing.is_some_and(|standing| standing.is_draining || standing.is_leaving)
+    }
+
+    /// Whether a store should lead regions: it was heard a moment ago, does not stop, and takes
+    /// part.
     pub(crate) fn may_lead(&self, now_ms: u64, store: u64) -> bool {
         let goes = |known: &StoreInfo| {
-            known.is_stopping || known.standing.is_leaving || known.standing.is_lost
+            let StoreStanding { is_draining, is_leaving, is_lost, .. } = known.standing;
+            known.is_stopping || is_draining || is_leaving || is_lost
         };
         !self.stores.get(&store).is_none_or(goes) && !self.is_silent(now_ms, store)
     }
@@ -240,6 +261,18 @@ impl ClusterView {
         end: &[u8],
     ) -> impl Iterator<Item = RegionRoute<'_>> {
         self.routes.scan(start, end).map(move |region| self.route(now_ms, region))
+    }
+
+    /// The first key without a region, as far as it is known; `None` if all keys have one.
+    pub(crate) fn first_hole(&self) -> Option<Vec<u8>> {
+        let mut end: Option<&[u8]> = Some(b"");
+        for region in self.routes.scan(b"", b"") {
+            if end != Some(region.start.as_slice()) {
+                break;
+            }
+            end = Some(region.end.as_slice()).filter(|end| !end.is_empty());
+        }
+        end.map(<[u8]>::to_vec)
     }
 
     /// The store of this id.

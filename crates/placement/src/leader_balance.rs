@@ -4,8 +4,11 @@
 //! stores from one that leads too many to one that leads at least two fewer, so the counts come
 //! within one of each other whenever the places of the replicas allow it, and no step is undone.
 //! A step under way counts as done until it is late; then it counts as not made, and its region
-//! rests. The region of placement itself counts where it is led, and is never moved: each move of
-//! it would be a change of the leader of placement.
+//! rests. The region of placement itself counts where it is led, and is not moved for balance: each
+//! move of it would be a change of the leader of placement.
+//!
+//! A store that is drained or leaves gives up all that it leads, each region to the store of its
+//! voters that leads least; that of placement last of all.
 //!
 //! Nothing is proposed before the view is complete for a while: after a start leaders come and go,
 //! and stores that have not reported seem to lead nothing.
@@ -26,11 +29,19 @@ pub struct LeaderBalanceLimits {
     pub rest_ms: u64,
     /// Steps under way from one store, and to one.
     pub under_way_max: usize,
+    /// The same for stores that are drained.
+    pub drained_max: usize,
 }
 
 impl Default for LeaderBalanceLimits {
     fn default() -> Self {
-        Self { settle_ms: 3_000, step_ms: 3_000, rest_ms: 10_000, under_way_max: 4 }
+        Self {
+            settle_ms: 3_000,
+            step_ms: 3_000,
+            rest_ms: 10_000,
+            under_way_max: 4,
+            drained_max: 16,
+        }
     }
 }
 
@@ -97,7 +108,12 @@ impl LeaderBalance {
         if now_ms.saturating_sub(since_ms) < self.limits.settle_ms {
             return vec![];
         }
-        let mut proposed = vec![];
+        let drained = view.stores().map(|store| store.id).filter(|store| view.is_drained(*store));
+        let mut proposed = leads.drain(drained, self.limits.drained_max);
+        proposed.extend(self.hand_over_placement(view, here, &mut leads));
+        for step in &proposed {
+            self.steps.insert(step.region, LastStep { at_ms: now_ms, step: *step, is_done: false });
+        }
         while let Some(path) = leads.path(self.limits.under_way_max) {
             for step in path {
                 self.steps.insert(step.region, LastStep { at_ms: now_ms, step, is_done: false });
@@ -105,6 +121,23 @@ impl LeaderBalance {
             }
         }
         proposed
+    }
+
+    /// The step of the region of placement away from a store that is drained, once all others that
+    /// could be moved are.
+    fn hand_over_placement(
+        &self,
+        view: &ClusterView,
+        here: u64,
+        leads: &mut LeaderCounts<'_>,
+    ) -> Option<LeaderStep> {
+        let system = view.system().filter(|_| view.is_drained(here))?;
+        let is_last = !leads.outgoing.contains_key(&here);
+        let is_still = !self.busy.contains(&system.id) && !self.steps.contains_key(&system.id);
+        if !is_last || !is_still || !all_vote(&system.replicas) {
+            return None;
+        }
+        leads.successor(system.id, here, &system.replicas, self.limits.drained_max)
     }
 
     /// How many steps are under way.
@@ -156,9 +189,7 @@ impl LeaderBalance {
                     let (region, replicas) = (route.region.id, &route.region.replicas[..]);
                     let store = leader?.store;
                     leads.count(store);
-                    // A learner cannot lead, and a joint configuration is left first.
-                    let all_vote = replicas.iter().all(|at| at.role == ReplicaRole::Voter);
-                    if self.busy.contains(&region) || !all_vote {
+                    if self.busy.contains(&region) || !all_vote(replicas) {
                         continue;
                     }
                     leads.movable.entry(store).or_default().push((region, replicas));
@@ -179,6 +210,46 @@ impl LeaderCounts<'_> {
     fn count_step(&mut self, step: &LeaderStep) {
         *self.outgoing.entry(step.from_store).or_default() += 1;
         *self.incoming.entry(step.to.store).or_default() += 1;
+    }
+
+    /// Takes the leaders of `drained`, as far as `under_way_max` allows.
+    fn drain(
+        &mut self,
+        drained: impl Iterator<Item = u64>,
+        under_way_max: usize,
+    ) -> Vec<LeaderStep> {
+        let mut steps = vec![];
+        for from in drained {
+            for (region, replicas) in self.movable.get(&from).cloned().unwrap_or_default() {
+                steps.extend(self.successor(region, from, replicas, under_way_max));
+            }
+        }
+        steps
+    }
+
+    /// Has a region led by the store that leads least of those that can, and counts that.
+    fn successor(
+        &mut self,
+        region: u64,
+        from_store: u64,
+        replicas: &[ReplicaInfo],
+        under_way_max: usize,
+    ) -> Option<LeaderStep> {
+        let under_way =
+            |of: &BTreeMap<u64, usize>, store: u64| of.get(&store).copied().unwrap_or(0);
+        if under_way(&self.outgoing, from_store) >= under_way_max {
+            return None;
+        }
+        let can_lead = |at: &&ReplicaInfo| {
+            self.counts.contains_key(&at.store)
+                && under_way(&self.incoming, at.store) < under_way_max
+        };
+        let able = replicas.iter().filter(can_lead);
+        let to = *able.min_by_key(|at| (self.counts[&at.store], at.store))?;
+        let step = LeaderStep { region, from_store, to };
+        self.count(to.store);
+        self.count_step(&step);
+        Some(step)
     }
 
     /// Takes the shortest path by which the counts come nearer, beginning at the store that leads
@@ -238,6 +309,11 @@ impl LeaderCounts<'_> {
         }
         None
     }
+}
+
+/// Whether all replicas can lead: a learner cannot, and a joint configuration is left first.
+fn all_vote(replicas: &[ReplicaInfo]) -> bool {
+    replicas.iter().all(|at| at.role == ReplicaRole::Voter)
 }
 
 /// The steps that lead from `start` to `store`.

@@ -7,6 +7,7 @@
 //! - [`LeaderBalance`] proposes transfers of leadership, so that each store leads as many regions.
 //! - [`Repairer`] decides which stores should have the replicas of a region, and [`ReplicaPlan`]
 //!   the steps that bring them there.
+//! - [`check_loss`] says whether a store may be declared lost.
 //! - [`IdAllocator`] hands out numbers that are unique in the cluster.
 //! - [`Tso`] hands out timestamps that never go back.
 //!
@@ -18,6 +19,7 @@
 mod cluster_view;
 mod id_allocator;
 mod leader_balance;
+mod loss_check;
 mod repairer;
 mod replica_plan;
 mod route_table;
@@ -30,8 +32,10 @@ pub use cluster_view::{
 };
 pub use id_allocator::{BLOCK_COUNT, FLOOR, IdAllocator};
 pub use leader_balance::{LeaderBalance, LeaderBalanceLimits, LeaderStep};
+pub use loss_check::{LOSS_SILENCE_MS, LossRefusal, check_loss};
 pub use repairer::{
-    OperatorState, RepairLimits, RepairReason, RepairRefusal, Repairer, ReplicaStep, StepAnswer,
+    ExitRefusal, OperatorState, RepairLimits, RepairReason, RepairRefusal, Repairer, ReplicaStep,
+    StepAnswer,
 };
 pub use replica_plan::{MembershipStep, NEW_REPLICAS_MAX, PlanObstacle, PlannedStep, ReplicaPlan};
 pub use route_table::{RegionInfo, ReplicaInfo, ReplicaRole};

@@ -12,65 +12,31 @@
 //! Nothing is decided in the first seconds of a term: stores that have not reported seem to be
 //! silent, and their regions unled.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cluster_view::{ClusterView, LeaderStatus, RegionRoute};
-use crate::replica_plan::{MembershipStep, NEW_REPLICAS_MAX};
+use crate::cluster_view::{ClusterView, LeaderStatus, RegionRoute, StoreInfo};
+use crate::replica_plan::MembershipStep;
 use crate::route_table::{RegionInfo, ReplicaInfo};
+use asked_change::AskedChange;
+pub use asked_change::RepairRefusal;
+pub use limits::RepairLimits;
+pub use operator_table::OperatorState;
+use operator_table::OperatorTable;
 use region_operator::{RegionOperator, Turn, TurnLimits};
 pub use replica_choice::RepairReason;
-use replica_choice::{choose, stages, target_count};
+use replica_choice::{choose, stages};
+pub use store_exit::ExitRefusal;
+use store_exit::{check_drain, check_leave};
 use store_figures::StoreFigures;
 
+mod asked_change;
+mod limits;
+mod operator_table;
 mod region_operator;
 mod replica_balance;
 mod replica_choice;
+mod store_exit;
 mod store_figures;
-
-/// Ends of operators that are remembered.
-const ENDED_MAX: usize = 1_024;
-
-/// Bounds of repair.
-#[derive(Clone, Copy, Debug)]
-pub struct RepairLimits {
-    /// Nothing is begun before this time of a term. Milliseconds.
-    pub settle_ms: u64,
-    /// A store that was silent for so long is replaced. Milliseconds.
-    pub down_ms: u64,
-    /// A store that was silent for so long gets no replica that is on its way. Milliseconds.
-    pub target_silent_ms: u64,
-    /// A step is asked for again after this time. Milliseconds.
-    pub step_ms: u64,
-    /// An operator is given up after this time. Milliseconds.
-    pub operator_ms: u64,
-    /// No operator for a region within this time after one that has failed. Milliseconds.
-    pub retry_ms: u64,
-    /// No second move of a region for balance within this time. Milliseconds.
-    pub rest_ms: u64,
-    /// Snapshots on their way into a store, and out of one.
-    pub snapshots_max: usize,
-    /// Operators under way.
-    pub operators_max: usize,
-    /// Replicas of the region of placement, as far as there are stores.
-    pub system_replicas: usize,
-}
-
-impl Default for RepairLimits {
-    fn default() -> Self {
-        Self {
-            settle_ms: 10_000,
-            down_ms: 300_000,
-            target_silent_ms: 30_000,
-            step_ms: 2_000,
-            operator_ms: 600_000,
-            retry_ms: 5_000,
-            rest_ms: 600_000,
-            snapshots_max: 2,
-            operators_max: 2_048,
-            system_replicas: 5,
-        }
-    }
-}
 
 /// A step that placement asks the leader of a region for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,70 +60,6 @@ pub enum StepAnswer {
     Refused(String),
 }
 
-/// How far the last operator of a region is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OperatorState {
-    /// It goes on.
-    UnderWay {
-        /// Its reason.
-        reason: RepairReason,
-        /// Why the present step is not done yet, if its store has said so.
-        note: String,
-    },
-    /// The region has the replicas that it should have.
-    Done,
-    /// It was given up.
-    Failed(String),
-}
-
-/// Why a change by hand is not begun.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RepairRefusal {
-    /// Placement knows no such region.
-    #[error("there is no region {0} that placement knows")]
-    UnknownRegion(u64),
-    /// It has no leader now.
-    #[error("region {0} has no leader")]
-    NoLeader(u64),
-    /// One operator a region.
-    #[error("the replicas of region {0} are being changed: {1}")]
-    UnderWay(u64, &'static str),
-    /// It has a replica there.
-    #[error("store {0} has a replica of it")]
-    HasReplica(u64),
-    /// It has none there.
-    #[error("store {0} has no replica of it")]
-    NoReplica(u64),
-    /// The store is not of the cluster, or is lost.
-    #[error("there is no store {0}")]
-    UnknownStore(u64),
-    /// The store does not answer, stops, or is being emptied.
-    #[error("store {0} takes no replicas now: it does not answer, stops, or is to be emptied")]
-    NoTarget(u64),
-    /// It would have another number than it should.
-    #[error(
-        "that is against the replica count: {after} replicas, and the region should have {target}. \
-         Repair would undo it: pause repair first"
-    )]
-    ReplicaCount {
-        /// How many it would have.
-        after: usize,
-        /// How many it should have.
-        target: usize,
-    },
-    /// A group of two stops when either dies.
-    #[error("a region of two replicas stops when either dies: it has one, three, or more")]
-    Two,
-    /// Too many at a time.
-    #[error("at most {NEW_REPLICAS_MAX} replicas are added at a time, and one stays")]
-    TooMany,
-    /// The only replica goes over a group of three, for which a third store is missing.
-    #[error(
-        "the only replica of a region is moved over a group of three: a third store is missing"
-    )]
-    NoThirdStore,
-}
-
 /// The state of repair in one term of placement.
 #[derive(Clone, Debug)]
 pub struct Repairer {
@@ -167,13 +69,9 @@ pub struct Repairer {
     since_ms: Option<u64>,
     /// Since when stores have been silent.
     silent_since: BTreeMap<u64, u64>,
-    operators: BTreeMap<u64, RegionOperator>,
-    /// Regions whose last operator has failed, and when.
-    failed_ms: BTreeMap<u64, u64>,
+    operators: OperatorTable,
     /// Regions that were moved for balance, and when.
     moved_ms: BTreeMap<u64, u64>,
-    /// The last ends, the newest last.
-    ended: VecDeque<(u64, Result<(), String>)>,
 }
 
 type Routes<'a> = BTreeMap<u64, RegionRoute<'a>>;
@@ -188,10 +86,8 @@ impl Repairer {
             is_paused: false,
             since_ms: None,
             silent_since: BTreeMap::new(),
-            operators: BTreeMap::new(),
-            failed_ms: BTreeMap::new(),
+            operators: OperatorTable::default(),
             moved_ms: BTreeMap::new(),
-            ended: VecDeque::new(),
         }
     }
 
@@ -200,7 +96,7 @@ impl Repairer {
     pub fn set_paused(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
         if is_paused {
-            self.operators.retain(|_, operator| operator.reason == RepairReason::Asked);
+            self.operators.keep_asked();
         }
     }
 
@@ -223,20 +119,13 @@ impl Repairer {
 
     /// The regions whose replicas are being changed, and why.
     pub fn under_way(&self) -> impl Iterator<Item = (u64, RepairReason)> {
-        self.operators.iter().map(|(region, operator)| (*region, operator.reason))
+        self.operators.iter().map(|(region, operator)| (region, operator.reason))
     }
 
     /// How far the last operator of a region is.
     #[must_use]
     pub fn state(&self, region: u64) -> Option<OperatorState> {
-        if let Some(RegionOperator { reason, note, .. }) = self.operators.get(&region) {
-            return Some(OperatorState::UnderWay { reason: *reason, note: note.clone() });
-        }
-        let (_, end) = self.ended.iter().rev().find(|(ended, _)| *ended == region)?;
-        Some(match end {
-            Ok(()) => OperatorState::Done,
-            Err(why) => OperatorState::Failed(why.clone()),
-        })
+        self.operators.state(region)
     }
 
     /// The steps to be asked for now. `here` is the store that leads the region of placement.
@@ -244,7 +133,7 @@ impl Repairer {
     pub fn propose(&mut self, now_ms: u64, view: &ClusterView, here: u64) -> Vec<ReplicaStep> {
         let RepairLimits { settle_ms, retry_ms, rest_ms, .. } = self.limits;
         self.note_silence(now_ms, view);
-        self.failed_ms.retain(|_, at_ms| now_ms.saturating_sub(*at_ms) < retry_ms);
+        self.operators.forget_failures(now_ms, retry_ms);
         self.moved_ms.retain(|_, at_ms| now_ms.saturating_sub(*at_ms) < rest_ms);
         let routes = routes(now_ms, view, here);
         let mut steps = self.turn_all(now_ms, view, &routes);
@@ -259,12 +148,8 @@ impl Repairer {
     /// Takes the answer of the store that leads `region` to the step that it was asked for.
     pub fn answer(&mut self, now_ms: u64, region: u64, answer: StepAnswer) {
         match answer {
-            StepAnswer::Later(note) => {
-                if let Some(operator) = self.operators.get_mut(&region) {
-                    operator.note = note;
-                }
-            }
-            StepAnswer::Refused(why) => self.end(now_ms, region, Err(why)),
+            StepAnswer::Later(note) => self.operators.note(region, note),
+            StepAnswer::Refused(why) => self.operators.end(now_ms, region, Err(why)),
         }
     }
 
@@ -283,52 +168,81 @@ impl Repairer {
     ) -> Result<(), RepairRefusal> {
         let routes = routes(now_ms, view, here);
         let route = routes.get(&region).ok_or(RepairRefusal::UnknownRegion(region))?;
-        if let Some(operator) = self.operators.get(&region) {
+        if let Some(operator) = self.operators.get(region) {
             return Err(RepairRefusal::UnderWay(region, operator.reason.words()));
         }
         leader(route).ok_or(RepairRefusal::NoLeader(region))?;
         let stores = self.figures(now_ms, view, &routes);
-        let held: BTreeSet<u64> = route.region.replicas.iter().map(|at| at.store).collect();
-        let voters = route.region.voting_stores();
-        let mut wanted = voters.clone();
-        for store in added {
-            let figure = stores.get(*store).ok_or(RepairRefusal::UnknownStore(*store))?;
-            if held.contains(store) && voters.contains(store) {
-                return Err(RepairRefusal::HasReplica(*store));
-            }
-            if !figure.is_target {
-                return Err(RepairRefusal::NoTarget(*store));
-            }
-            wanted.insert(*store);
-        }
-        for store in removed {
-            if !held.contains(store) {
-                return Err(RepairRefusal::NoReplica(*store));
-            }
-            wanted.remove(store);
-        }
         let setting = self.setting(region, view);
-        let target = target_count(voters.len(), setting, stores.sound_count());
-        let after = wanted.len();
-        if after == 2 && voters.len() != 2 {
-            return Err(RepairRefusal::Two);
-        }
-        let is_many = wanted.difference(&voters).count() > NEW_REPLICAS_MAX;
-        if after == 0 || is_many {
-            return Err(RepairRefusal::TooMany);
-        }
-        if after != voters.len() && after != target && !self.is_paused {
-            return Err(RepairRefusal::ReplicaCount { after, target });
-        }
-        let way = stages(route.region, &wanted, &stores);
-        let way = way.ok_or(match voters.len() {
-            1 => RepairRefusal::NoThirdStore,
-            _ => RepairRefusal::TooMany,
-        })?;
+        let asked = AskedChange { added, removed, is_any_count: self.is_paused };
+        let way = asked.stages(route.region, setting, &stores)?;
         let ends_ms = now_ms.saturating_add(self.limits.operator_ms);
-        let operator = RegionOperator::new(route.region, way, RepairReason::Asked, ends_ms);
-        self.operators.insert(region, operator);
+        self.operators.begin(route.region, way, RepairReason::Asked, ends_ms);
         Ok(())
+    }
+
+    /// Whether a refusal may be one because this term is young: stores have not reported yet.
+    #[must_use]
+    pub fn may_pass(&self, now_ms: u64, refusal: &RepairRefusal) -> bool {
+        self.is_young(now_ms) && refusal.rests_on_reports()
+    }
+
+    /// Whether stores may not have reported yet in this term.
+    #[must_use]
+    pub fn is_young(&self, now_ms: u64) -> bool {
+        now_ms < self.limits.settle_ms
+    }
+
+    /// Checks that leaders of `store` can go elsewhere, for it is to be drained.
+    ///
+    /// # Errors
+    ///
+    /// Why they cannot.
+    pub fn check_drain(
+        &self,
+        now_ms: u64,
+        view: &ClusterView,
+        store: u64,
+    ) -> Result<(), ExitRefusal> {
+        check_drain(&self.figures(now_ms, view, &Routes::new()), store)
+    }
+
+    /// Checks that regions keep their number of replicas without `store`, for it is to leave.
+    ///
+    /// # Errors
+    ///
+    /// Why they would not.
+    pub fn check_leave(
+        &self,
+        now_ms: u64,
+        view: &ClusterView,
+        store: u64,
+    ) -> Result<(), ExitRefusal> {
+        if self.is_paused {
+            return Err(ExitRefusal::Paused);
+        }
+        check_leave(&self.figures(now_ms, view, &Routes::new()), store, self.replicas)
+    }
+
+    /// The stores that leave and have nothing more to do here: no region lists them, no operator
+    /// names them, and they say themselves that they have no replica, or say nothing any more.
+    #[must_use]
+    pub fn emptied(&self, now_ms: u64, view: &ClusterView, here: u64) -> Vec<u64> {
+        let routes = routes(now_ms, view, here);
+        // A region that is not known may have a replica there.
+        let is_known = |route: &RegionRoute<'_>| leader(route).is_some();
+        if view.system().is_none() || view.first_hole().is_some() || !routes.values().all(is_known)
+        {
+            return vec![];
+        }
+        let leaving = view.stores().filter(|store| store.standing.is_leaving);
+        let silent = self.silent(now_ms, self.limits.target_silent_ms);
+        let is_empty = |store: &&StoreInfo| {
+            let is_listed = routes.values().any(|route| route.region.on(store.id).is_some());
+            let has_none = store.replicas == Some(0) || silent.contains(&store.id);
+            has_none && !is_listed && !self.operators.names(store.id)
+        };
+        leaving.filter(is_empty).map(|store| store.id).collect()
     }
 
     fn note_silence(&mut self, now_ms: u64, view: &ClusterView) {
@@ -352,7 +266,7 @@ impl Repairer {
         let down = self.silent(now_ms, self.limits.down_ms);
         let mut stores = StoreFigures::new(now_ms, view, &down);
         for (id, route) in routes {
-            let operator = self.operators.get(id);
+            let operator = self.operators.get(*id);
             stores.count(route.region, operator.and_then(RegionOperator::wanted));
             let leader = route.leader.map_or(0, |leader| leader.store);
             if let Some(stage) = operator.and_then(RegionOperator::stage) {
@@ -380,16 +294,16 @@ impl Repairer {
         let RepairLimits { step_ms, snapshots_max, .. } = self.limits;
         let mut sending = self.sending(routes);
         let (mut steps, mut ends) = (vec![], vec![]);
-        for (id, operator) in &mut self.operators {
-            let Some(route) = routes.get(id) else {
-                ends.push((*id, Err("the region is gone".to_owned())));
+        for (id, operator) in self.operators.iter_mut() {
+            let Some(route) = routes.get(&id) else {
+                ends.push((id, Err("the region is gone".to_owned())));
                 continue;
             };
             let voters = route.region.voting_stores();
             let new = operator.stage().into_iter().flatten();
             if let Some(store) = new.copied().find(|at| !voters.contains(at) && silent.contains(at))
             {
-                ends.push((*id, Err(format!("store {store} does not answer"))));
+                ends.push((id, Err(format!("store {store} does not answer"))));
                 continue;
             }
             let leader = leader(route);
@@ -400,15 +314,15 @@ impl Repairer {
                 Turn::Wait => {}
                 Turn::Give(step) => {
                     *sent += usize::from(matches!(step, MembershipStep::Add { .. }));
-                    let (region, conf_version) = (*id, route.region.conf_version);
+                    let (region, conf_version) = (id, route.region.conf_version);
                     steps.push(ReplicaStep { region, from_store, conf_version, step });
                 }
-                Turn::Done => ends.push((*id, Ok(()))),
-                Turn::Failed(why) => ends.push((*id, Err(why))),
+                Turn::Done => ends.push((id, Ok(()))),
+                Turn::Failed(why) => ends.push((id, Err(why))),
             }
         }
         for (region, end) in ends {
-            self.end(now_ms, region, end);
+            self.operators.end(now_ms, region, end);
         }
         steps
     }
@@ -416,27 +330,13 @@ impl Repairer {
     /// How many regions each store sends the data of, about.
     fn sending(&self, routes: &Routes<'_>) -> BTreeMap<u64, usize> {
         let mut sending = BTreeMap::new();
-        for (id, operator) in &self.operators {
-            let Some(route) = routes.get(id) else { continue };
+        for (id, operator) in self.operators.iter() {
+            let Some(route) = routes.get(&id) else { continue };
             if let Some(leader) = leader(route).filter(|_| operator.is_sending(route.region)) {
                 *sending.entry(leader.store).or_insert(0) += 1;
             }
         }
         sending
-    }
-
-    fn end(&mut self, now_ms: u64, region: u64, end: Result<(), String>) {
-        if self.operators.remove(&region).is_none() {
-            return;
-        }
-        if end.is_err() {
-            self.failed_ms.insert(region, now_ms);
-        }
-        self.ended.retain(|(ended, _)| *ended != region);
-        self.ended.push_back((region, end));
-        if self.ended.len() > ENDED_MAX {
-            self.ended.pop_front();
-        }
     }
 
     /// Begins what is to be done, the most urgent first.
@@ -446,7 +346,7 @@ impl Repairer {
         let mut wishes = vec![];
         for (id, route) in routes {
             let Some(leader) = leader(route) else { continue };
-            if self.operators.contains_key(id) || self.failed_ms.contains_key(id) {
+            if !self.operators.is_free(*id) {
                 continue;
             }
             let setting = self.setting(*id, view);
@@ -455,11 +355,11 @@ impl Repairer {
             }
         }
         wishes.sort_unstable();
-        let is_repair = |id: &u64| {
+        let is_repair = |id: u64| {
             self.operators.get(id).is_some_and(|operator| operator.reason != RepairReason::Asked)
         };
         let system_first = system.is_some_and(|id| {
-            is_repair(&id) || wishes.first().is_some_and(|(is_other, ..)| !is_other)
+            is_repair(id) || wishes.first().is_some_and(|(is_other, ..)| !is_other)
         });
         let is_calm = wishes.is_empty();
         for (_, _, id, leader) in wishes {
@@ -473,7 +373,8 @@ impl Repairer {
             let Some(choice) = choose(region, leader, setting, &stores) else { continue };
             self.start(now_ms, region, leader, (choice.wanted, choice.reason), &mut stores);
         }
-        if is_calm && !system_first && is_whole(now_ms, view) {
+        // Else the counts are not those of all replicas.
+        if is_calm && !system_first && view.first_hole().is_none() {
             self.balance(now_ms, routes, system, &mut stores);
         }
     }
@@ -497,7 +398,7 @@ impl Repairer {
         let held: BTreeSet<u64> = region.replicas.iter().map(|at| at.store).collect();
         stores.move_replicas(&held, &wanted);
         let ends_ms = now_ms.saturating_add(operator_ms);
-        self.operators.insert(region.id, RegionOperator::new(region, way, reason, ends_ms));
+        self.operators.begin(region, way, reason, ends_ms);
         true
     }
 
@@ -512,9 +413,8 @@ impl Repairer {
         loop {
             let is_free = |id: &u64| {
                 system != Some(*id)
-                    && !self.operators.contains_key(id)
+                    && self.operators.is_free(*id)
                     && !self.moved_ms.contains_key(id)
-                    && !self.failed_ms.contains_key(id)
             };
             let free = routes.iter().filter(|(id, _)| is_free(id));
             let led = free.filter_map(|(_, route)| Some((route.region, leader(route)?.store)));
@@ -546,18 +446,6 @@ fn leader(route: &RegionRoute<'_>) -> Option<ReplicaInfo> {
     let leader = route.leader.filter(|_| route.leader_status == LeaderStatus::Fresh)?;
     // The report of a leader may be older than the region's version.
     route.region.replicas.iter().copied().find(|replica| replica.id == leader.id)
-}
-
-/// Whether all keys have a region: else the counts are not those of all replicas.
-fn is_whole(now_ms: u64, view: &ClusterView) -> bool {
-    let mut end: Option<&[u8]> = Some(b"");
-    for route in view.scan(now_ms, b"", b"") {
-        if end != Some(route.region.start.as_slice()) {
-            return false;
-        }
-        end = Some(route.region.end.as_slice()).filter(|end| !end.is_empty());
-    }
-    end.is_none()
 }
 
 #[cfg(test)]

@@ -167,6 +167,23 @@ pub struct Notice {
     pub epoch: Epoch,
 }
 
+impl Notice {
+    /// The answer to the question for an end, once a root has it.
+    pub(crate) fn ended(&self) -> Self {
+        let (kind, epoch) = (NoticeKind::Ended, Epoch::default());
+        Self { from: self.to, to: self.from, kind, epoch, ..*self }
+    }
+
+    /// The answer in the place of a receiver that never takes part again: a replica that its store
+    /// took with it is not waited for, or the region would list it for ever. The store's messages
+    /// are refused, so nothing of the replica comes back.
+    #[must_use]
+    pub fn answer_of_gone_store(&self) -> Option<Self> {
+        let (from, to, kind) = (self.to, self.from, NoticeKind::Ended);
+        (self.kind == NoticeKind::End).then_some(Self { from, to, kind, ..*self })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

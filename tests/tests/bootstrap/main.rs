@@ -20,7 +20,7 @@ use flotilla_client::{Client, Config, Observer};
 use processes::{Processes, until};
 
 /// The words of a store whose directory was emptied.
-const LOST: &str = "this store lost its data; bring its disk back or begin a new cluster";
+const LOST: &str = "this store lost its data; bring its disk back, or start it with";
 /// The words of a store whose directory is not the newest.
 const OLDER: &str = "an older copy of this store's disk";
 

@@ -45,6 +45,13 @@ impl Load {
         self.shared.progress(count).await;
     }
 
+    /// Checks that no client has seen an error so far.
+    #[allow(dead_code, reason = "each test program uses a part of it")]
+    pub(crate) fn no_errors(&self) {
+        let errors = self.shared.errors.lock().unwrap();
+        assert!(errors.is_empty(), "{} errors: {:?}", errors.len(), errors.first());
+    }
+
     /// From now on clients take other registers.
     pub(crate) fn next_round(&self) {
         self.shared.round.fetch_add(1, Ordering::Relaxed);
@@ -88,6 +95,8 @@ struct SharedLoad {
     acknowledged: watch::Sender<u64>,
     history: Mutex<History<Bytes>>,
     written_once: Mutex<Vec<(Bytes, Bytes)>>,
+    /// The errors that clients have seen.
+    errors: Mutex<Vec<String>>,
 }
 
 impl SharedLoad {
@@ -99,6 +108,7 @@ impl SharedLoad {
             acknowledged: watch::Sender::new(0),
             history: Mutex::default(),
             written_once: Mutex::default(),
+            errors: Mutex::default(),
         }
     }
 
@@ -125,9 +135,12 @@ impl SharedLoad {
             if random.u8(..4) == 0 {
                 let key = key(first, &format!("once-{number}-{count}"));
                 let value = Bytes::from(format!("{count}"));
-                if client.put(key.clone(), value.clone()).await.is_ok() {
-                    self.written_once.lock().unwrap().push((key, value));
-                    self.acknowledged.send_modify(|count| *count += 1);
+                match client.put(key.clone(), value.clone()).await {
+                    Ok(()) => {
+                        self.written_once.lock().unwrap().push((key, value));
+                        self.acknowledged.send_modify(|count| *count += 1);
+                    }
+                    Err(error) => self.errors.lock().unwrap().push(error.to_string()),
                 }
                 continue;
             }
@@ -171,6 +184,9 @@ impl SharedLoad {
             }
         };
         let returned = self.now();
+        if let Err(error) = &answer {
+            self.errors.lock().unwrap().push(error.to_string());
+        }
         let mut history = self.history.lock().unwrap();
         match answer {
             Ok(answer) => {

@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use flotilla_cli::serve::{self, ServeArgs};
-use flotilla_cli::{ReservedPort, playground};
+use flotilla_cli::{ReservedPort, command_line, playground};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -21,6 +21,12 @@ use tempfile::TempDir;
 const SETTINGS: &str = "FLOTILLA_TEST_STORE";
 /// Set for a store that is started with `--new`.
 const NEW: &str = "FLOTILLA_TEST_NEW";
+/// Set for a store that is started with `--replace`.
+const REPLACE: &str = "FLOTILLA_TEST_REPLACE";
+/// The arguments of a process that is the command line, one a line.
+const ARGUMENTS: &str = "FLOTILLA_TEST_ARGUMENTS";
+/// Begins the output of such a process; before it is what the test program says.
+const OUTPUT: &str = "==== output ====\n";
 /// How long anything may take on a machine that has much else to do.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Within this a wrong start is refused.
@@ -40,6 +46,55 @@ pub(crate) struct Processes {
     /// How long the file of each store's words was when its process was started.
     said_before: Vec<usize>,
     dir: TempDir,
+}
+
+/// What a process of the command line has said.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) errors: String,
+}
+
+impl Answer {
+    /// The output as JSON.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Checks that the command has failed with each of `words`.
+    pub(crate) fn refused(&self, words: &[&str]) {
+        assert_eq!(self.code, Some(1), "it was to be refused with {words:?}: {self:?}");
+        for word in words {
+            assert!(self.errors.contains(word), "it was to be refused with {word:?}: {self:?}");
+        }
+    }
+}
+
+/// Runs `flotilla` with these arguments, in a process of its own.
+pub(crate) async fn flotilla(args: Vec<String>) -> Answer {
+    let run = move || {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "processes::runs_the_command_line_if_told_to", "--nocapture"])
+            .env(ARGUMENTS, args.join("\n"))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let out = String::from_utf8_lossy(&output.stdout).into_owned();
+        let out = out.split_once(OUTPUT).map(|(_, out)| out.to_owned()).unwrap_or_default();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        Answer { code: output.status.code(), out, errors }
+    };
+    tokio::task::spawn_blocking(run).await.unwrap()
+}
+
+/// Runs `flotilla ctl` with arguments, none of which has a space, on the cluster of `endpoints`.
+pub(crate) async fn ctl(endpoints: &[String], args: &str) -> Answer {
+    let mut all = vec!["flotilla".to_owned(), "ctl".to_owned()];
+    all.extend(["--endpoints".to_owned(), endpoints.join(",")]);
+    all.extend(args.split_whitespace().map(str::to_owned));
+    flotilla(all).await
 }
 
 /// Variables of the environment, by name, for the store at a place.
@@ -88,6 +143,11 @@ impl Processes {
                 self.restart(place);
             }
         }
+    }
+
+    /// Runs `flotilla ctl` with these arguments on the cluster.
+    pub(crate) async fn ctl(&self, args: &str) -> Answer {
+        ctl(&self.endpoints, args).await
     }
 
     /// Where the stores listen, `host:port`.
@@ -181,6 +241,11 @@ impl Processes {
         self.spawn(place, &[(NEW, "1")]);
     }
 
+    /// The same, with `--replace`.
+    pub(crate) fn restart_to_replace(&mut self, place: usize) {
+        self.spawn(place, &[(REPLACE, "1")]);
+    }
+
     fn spawn(&mut self, place: usize, variables: &[(&str, &str)]) {
         assert!(self.stores[place].is_none(), "store {place} runs");
         let log = fs::File::options().create(true).append(true).open(self.log_path(place)).unwrap();
@@ -189,6 +254,7 @@ impl Processes {
             .args(["--exact", "processes::runs_a_store_if_told_to", "--nocapture"])
             .env(SETTINGS, settings_path(self.dir.path(), place))
             .env_remove(NEW)
+            .env_remove(REPLACE)
             .envs(variables.iter().copied())
             .envs((self.environment)(place))
             // Ends when this process does, however that happens.
@@ -302,13 +368,21 @@ impl Drop for Processes {
 }
 
 /// Looks again and again until there is nothing missing; what is missing is in the panic.
-pub(crate) async fn until(mut look: impl AsyncFnMut() -> Result<(), String>) {
+pub(crate) async fn until(look: impl AsyncFnMut() -> Result<(), String>) {
+    until_within(PATIENCE, look).await;
+}
+
+/// The same, for what takes longer than all else.
+pub(crate) async fn until_within(
+    patience: Duration,
+    mut look: impl AsyncFnMut() -> Result<(), String>,
+) {
     let began = Instant::now();
     let mut looks = tokio::time::interval(LOOK_PAUSE);
     loop {
         looks.tick().await;
         let Err(missing) = look().await else { return };
-        assert!(began.elapsed() < PATIENCE, "{missing}");
+        assert!(began.elapsed() < patience, "{missing}");
     }
 }
 
@@ -342,7 +416,18 @@ fn runs_a_store_if_told_to() {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
-    let new = std::env::var_os(NEW).is_some();
-    let code = serve::run(ServeArgs { config: Some(settings.into()), new, ..ServeArgs::default() });
+    let [new, replace] = [NEW, REPLACE].map(|flag| std::env::var_os(flag).is_some());
+    let config = Some(settings.into());
+    let code = serve::run(ServeArgs { config, new, replace, ..ServeArgs::default() });
     std::process::exit(i32::from(code != ExitCode::SUCCESS));
+}
+
+/// Where a process of the command line begins. Among the other tests there is nothing to do.
+#[test]
+fn runs_the_command_line_if_told_to() {
+    let Ok(arguments) = std::env::var(ARGUMENTS) else { return };
+    print!("{OUTPUT}");
+    let code = command_line::run(arguments.lines().map(OsString::from));
+    let codes = (0..=u8::MAX).find(|number| ExitCode::from(*number) == code);
+    std::process::exit(i32::from(codes.expect("a code is one byte")));
 }

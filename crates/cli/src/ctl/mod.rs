@@ -1,8 +1,11 @@
 //! `flotilla ctl`: a cluster's rows, regions and stores, one question at a time.
 
+mod placement;
 mod region;
 mod replicas;
 mod rows;
+mod store;
+mod stores;
 mod text;
 mod transfer;
 mod views;
@@ -60,8 +63,14 @@ enum CtlCommand {
     /// Sets what holds for the whole cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),
-    /// Lists the stores, and whether they answer
+    /// Lists the stores: place, labels, state, load; and says if the registry is on one disk only
+    ///
+    /// A store is `up`, `no leader`, `not serving` or does not answer, with `draining` or `leaving`
+    /// before that; or `lost` or `removed`, and then it never takes part again.
     Stores,
+    /// Drains a store, has it leave, or declares it lost
+    #[command(subcommand)]
+    Store(store::StoreCommand),
     /// Says which region holds a key, and who leads it
     LeaderOf {
         /// Which
@@ -102,7 +111,8 @@ async fn answer(args: &CtlArgs) -> Result<(), Error> {
         CtlCommand::Cluster(ClusterCommand::Set(ClusterSetting::Replicas { count })) => {
             replicas::set_replicas(&args.target, *count, format, out).await
         }
-        CtlCommand::Stores => views::stores(&args.target, format, out).await,
+        CtlCommand::Stores => stores::run(&args.target, format, out).await,
+        CtlCommand::Store(command) => store::run(&args.target, command, format, out).await,
         CtlCommand::Put { key, value } => {
             client().await?.put(format.parse(key)?, format.parse(value)?).await?;
             rows::done(format, out)

@@ -1,7 +1,6 @@
 //! One region: what its replicas say, its split and the transfer of its lead.
 
 use std::io::Write;
-use std::time::Duration;
 
 use comfy_table::Cell;
 use flotilla_client::Client;
@@ -92,7 +91,7 @@ pub(crate) enum RegionCommand {
 pub(crate) struct Wait {
     /// Seconds until the command ends, though the change goes on
     #[arg(long = "wait", value_name = "SECONDS", default_value_t = 600)]
-    seconds: u64,
+    pub(super) seconds: u64,
 }
 
 pub(crate) async fn run(
@@ -136,7 +135,7 @@ pub(crate) async fn run(
 
 impl Wait {
     fn change(&self) -> ReplicaChange {
-        ReplicaChange { wait: Duration::from_secs(self.seconds), ..ReplicaChange::default() }
+        ReplicaChange { wait_seconds: self.seconds, ..ReplicaChange::default() }
     }
 }
 

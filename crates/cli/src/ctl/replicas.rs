@@ -3,24 +3,20 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use flotilla_client::StoreOperator;
 use flotilla_proto::metapb;
 use flotilla_proto::peers::{
-    ChangeReplicasRequest, ChangeState, KnownStore, RegionStatus, RepairStatusResponse,
-    SetRepairRequest, SetRepairResponse,
+    ChangeReplicasRequest, ChangeReplicasResponse, ChangeState, KnownStore, RegionStatus,
+    RepairStatusResponse, SetRepairRequest, SetRepairResponse,
 };
 use serde_json::{Value, json};
 
+use super::placement::{self, LOOK};
 use super::text::ByteFormat;
 use super::transfer::{find, store_id};
 use super::views;
-use crate::diagnosis::reason;
 use crate::tool::{ClusterTarget, Error};
-
-/// Between two looks at a change, and at the leader of placement.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// The stores that a region should be brought to.
 #[derive(Clone, Debug, Default)]
@@ -30,7 +26,7 @@ pub(super) struct ReplicaChange {
     /// Names or numbers of those whose replica goes.
     pub(super) removed: Vec<String>,
     /// How long it is waited for.
-    pub(super) wait: Duration,
+    pub(super) wait_seconds: u64,
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -62,7 +58,7 @@ pub(super) async fn change(
             .collect::<Result<Vec<_>, Error>>()
     };
     let (added, removed) = (numbers(&change.added)?, numbers(&change.removed)?);
-    let until = Instant::now() + change.wait;
+    let until = placement::end_of(change.wait_seconds);
     let mut progress = Progress::default();
     loop {
         let now = region(target, id).await?;
@@ -70,9 +66,14 @@ pub(super) async fn change(
             return done(&stores, &now, format, out);
         }
         let begun = begin(target, &stores, id, (&added, &removed), until).await?;
+        if begun.is_passing && Instant::now() < until {
+            progress.tell(id, begun.refusal);
+            tokio::time::sleep(LOOK).await;
+            continue;
+        }
         // Asked for before, at a leader of placement that is none any more.
-        if let Some(refusal) = begun {
-            return Err(Error::Refused(format!("region {id}: {refusal}")));
+        if !begun.is_begun {
+            return Err(Error::Refused(format!("region {id}: {}", begun.refusal)));
         }
         progress.is_begun = true;
         if follow(target, &stores, id, until, &mut progress).await? {
@@ -99,25 +100,24 @@ impl Progress {
     }
 }
 
-/// Asks the leader of placement to begin. The refusal, if there is one.
+/// Asks the leader of placement to begin.
 async fn begin(
     target: &ClusterTarget,
     stores: &[KnownStore],
     region_id: u64,
     (added, removed): (&[u64], &[u64]),
     until: Instant,
-) -> Result<Option<String>, Error> {
+) -> Result<ChangeReplicasResponse, Error> {
     let request = ChangeReplicasRequest {
         region_id,
         add_stores: added.to_vec(),
         remove_stores: removed.to_vec(),
     };
-    let response = ask_placement(target, stores, until, async |operator| {
+    placement::ask(target, stores, until, async |operator| {
         let response = operator.change_replicas(request.clone()).await?;
         Ok((!response.is_led_elsewhere).then_some(response))
-    });
-    let response = response.await?;
-    Ok((!response.is_begun).then_some(response.refusal))
+    })
+    .await
 }
 
 /// Waits for the end of a change. False if the leader of placement does not know it: there is
@@ -159,37 +159,11 @@ async fn status(
     id: u64,
     until: Instant,
 ) -> Result<RepairStatusResponse, Error> {
-    ask_placement(target, stores, until, async |operator| {
+    placement::ask(target, stores, until, async |operator| {
         let response = operator.repair_status(id).await?;
         Ok((!response.is_led_elsewhere).then_some(response))
     })
     .await
-}
-
-/// The answer of the store that leads placement. `ask` gives none at all others.
-async fn ask_placement<T>(
-    target: &ClusterTarget,
-    stores: &[KnownStore],
-    until: Instant,
-    ask: impl AsyncFn(StoreOperator) -> Result<Option<T>, flotilla_client::Error>,
-) -> Result<T, Error> {
-    loop {
-        let mut silent = vec![];
-        for store in stores {
-            let address = store.store.clone().unwrap_or_default().address;
-            match ask(StoreOperator::new(&address, &target.config())?).await {
-                Ok(Some(answer)) => return Ok(answer),
-                Ok(None) => {}
-                Err(error) => silent.push(format!("{}: {}", store.name, reason(&error))),
-            }
-        }
-        if Instant::now() >= until {
-            let silent =
-                if silent.is_empty() { String::new() } else { format!(" ({})", silent.join("; ")) };
-            return Err(Error::NoQuorum(format!("no store leads placement{silent}")));
-        }
-        tokio::time::sleep(LOOK).await;
-    }
 }
 
 /// The region, as the replica that knows best has it.
@@ -245,7 +219,7 @@ pub(super) async fn repair(
     match command {
         RepairCommand::Show => {
             let stores = target.stores().await?;
-            let until = Instant::now() + Duration::from_secs(target.timeout);
+            let until = placement::end_of(target.timeout);
             show(&status(target, &stores, 0, until).await?, format, out)
         }
         RepairCommand::Pause => {
@@ -274,8 +248,8 @@ async fn set(
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let stores = target.stores().await?;
-    let until = Instant::now() + Duration::from_secs(target.timeout);
-    let response = ask_placement(target, &stores, until, async |operator| {
+    let until = placement::end_of(target.timeout);
+    let response = placement::ask(target, &stores, until, async |operator| {
         let response = operator.set_repair(request).await?;
         Ok((!response.is_led_elsewhere).then_some(response))
     });

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::text::ByteFormat;
 use super::views;
-use crate::tool::{ClusterTarget, Error};
+use crate::tool::{ClusterTarget, Error, is_gone};
 
 /// Between two looks for the leader.
 const RETRY: Duration = Duration::from_millis(100);
@@ -63,7 +63,9 @@ async fn leader(target: &ClusterTarget, id: u64) -> Result<u64, Error> {
 
 /// The store of this name, or of this number.
 pub(super) fn find<'a>(stores: &'a [KnownStore], name: &str) -> Result<&'a KnownStore, Error> {
-    let by_name = stores.iter().find(|store| store.name == name);
+    // A store that was replaced has left its name to its successor.
+    let named = || stores.iter().filter(|store| store.name == name);
+    let by_name = named().find(|store| !is_gone(store)).or_else(|| named().last());
     let by_id = || stores.iter().find(|store| store_id(store).to_string() == name);
     by_name.or_else(by_id).ok_or_else(|| {
         let names: Vec<_> = stores.iter().map(|store| store.name.as_str()).collect();
@@ -93,6 +95,8 @@ fn done(
 
 #[cfg(test)]
 mod tests {
+    use flotilla_proto::peers::StoreState;
+
     use super::*;
 
     fn stores() -> Vec<KnownStore> {
@@ -113,6 +117,21 @@ mod tests {
         let error = id("s4").unwrap_err();
         assert!(error.to_string().contains("no store s4; there are s1, 3, s3"), "{error}");
         assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn a_name_is_that_of_the_successor() {
+        let mut stores = stores();
+        stores[0].state = StoreState::StoreLost.into();
+        stores.push(KnownStore {
+            name: "s1".to_owned(),
+            store: Some(metapb::Store { id: 9, ..Default::default() }),
+            ..Default::default()
+        });
+        let id = |stores: &[KnownStore], name| find(stores, name).map(store_id).unwrap();
+        assert_eq!((id(&stores, "s1"), id(&stores, "1")), (9, 1));
+        stores[3].state = StoreState::StoreRemoved.into();
+        assert_eq!(id(&stores, "s1"), 9, "the last that had it");
     }
 
     #[test]

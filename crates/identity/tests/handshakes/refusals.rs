@@ -217,6 +217,35 @@ fn stores_that_are_not_listed_or_gone_are_refused() {
     }
 }
 
+/// R19: a store that is lost takes no part from the moment at which that is known.
+#[test]
+fn a_store_that_is_gone_is_not_heard_any_more_and_learns_that_it_must_stop() {
+    for state in [StoreState::Lost, StoreState::Removed] {
+        let mut own = first(registry(1..=3), false);
+        let greeting = hello(2);
+        own.accept(&greeting);
+        assert!(own.takes(StoreId(2), uuid(2), greeting.run));
+        let mut later = StoreRegistry { version: 2, ..registry(1..=3) };
+        later.stores[1].state = state;
+        assert!(own.learn_registry(later.clone()));
+        assert!(!own.takes(StoreId(2), uuid(2), greeting.run), "its stream is open still");
+        // It greets, and is shown the registry that says so.
+        let back = StoreHello { registry_version: 1, ..greeting };
+        let refused = HelloDecision::Refuse(HandshakeRefusal::Gone { store: StoreId(2) });
+        assert_eq!(own.decide(&back, 500), refused);
+        let answer = own.greet(StoreId(2));
+        assert_eq!(answer.registry.as_deref(), Some(&later));
+        let run = StoreRun { starts: 3, nonce: 33 };
+        let history = RunHistory { runs: [(3, (33, 0))].into() };
+        let mut lost =
+            Handshake::new(introduction(2, run), history, registry(1..=3), vec![], false);
+        assert_eq!(lost.decide(&answer, 0), HelloDecision::Learn(Box::new(later.clone())));
+        assert!(lost.learn_registry(later));
+        let HelloDecision::Stop(words) = lost.decide(&answer, 0) else { panic!("it goes on") };
+        assert_says(&words, &["store 2, s2,", "never takes part again"]);
+    }
+}
+
 #[test]
 fn another_directory_is_refused_and_told() {
     let found = StoreHello { uuid: StoreUuid(9), ..hello(2) };

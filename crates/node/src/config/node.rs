@@ -60,6 +60,11 @@ pub struct NodeConfig {
     /// at once, and go on if a store of another cluster dials. A flag of the command line only.
     #[serde(skip)]
     pub new: bool,
+    /// The store that has this name lost its directory for ever: this one, whose directory is empty,
+    /// takes its place under a new id. A flag of the command line only: a file outlives the one
+    /// case that it was meant for.
+    #[serde(skip)]
+    pub replace: bool,
     /// The filter of the log on standard error, in the syntax of `tracing` (`info`,
     /// `flotilla_node=debug,warn`). Default `info`. The variable `FLOTILLA_LOG` wins.
     pub log: String,
@@ -94,6 +99,7 @@ impl Default for NodeConfig {
             regions: 1,
             replicas: None,
             new: false,
+            replace: false,
             log: "info".to_owned(),
             raft: RaftConfig::default(),
             storage: StorageConfig::default(),

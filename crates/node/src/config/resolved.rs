@@ -81,6 +81,13 @@ impl NodeConfig {
                     .to_owned(),
             );
         }
+        if contacts.is_empty() && self.replace {
+            return wrong(
+                "--replace without --join: name members of the cluster, as --join host:port; they \
+                 give this store the place of the one that lost its directory"
+                    .to_owned(),
+            );
+        }
         Ok(contacts)
     }
 

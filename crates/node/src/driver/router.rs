@@ -264,6 +264,12 @@ impl Router {
         self.shared.context.routes.leader(region)
     }
 
+    /// How many regions have a replica here.
+    #[must_use]
+    pub fn replica_count(&self) -> usize {
+        self.shared.context.routes.replica_count()
+    }
+
     /// How many regions have a replica here, and those of them whose leader is not known, by id.
     #[must_use]
     pub fn leaderless(&self) -> (usize, Vec<RegionId>) {

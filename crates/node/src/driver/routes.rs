@@ -104,6 +104,11 @@ impl RoutingTable {
         leadership.leader.map(|peer| (leadership.term, peer))
     }
 
+    /// How many regions there are.
+    pub(crate) fn replica_count(&self) -> usize {
+        self.table.read().by_id.len()
+    }
+
     /// How many regions there are, and those of them whose leader is not known, by id.
     pub(crate) fn leaderless(&self) -> (usize, Vec<RegionId>) {
         let table = self.table.read();

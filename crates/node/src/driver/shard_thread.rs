@@ -37,8 +37,8 @@ pub(crate) trait MessageSink: Send + Sync + 'static {
     /// Begins to send a snapshot. The region hears how it ended in every case.
     fn send_snapshot(&self, send: SnapshotSend);
 
-    /// Sends a notice. It may be lost.
-    fn send_notice(&self, notice: Notice);
+    /// Sends a notice. It may be lost. Returns the answer if it is known without the receiver.
+    fn send_notice(&self, notice: Notice) -> Option<Event>;
 }
 
 /// The queues and tables that take the effects of all shards.
@@ -128,7 +128,9 @@ impl<O: MessageSink> EffectSinks<O> {
             effects.messages.drain(..).filter_map(|envelope| self.transport.send(envelope)),
         );
         effects.snapshots.drain(..).for_each(|send| self.transport.send_snapshot(send));
-        effects.notices.drain(..).for_each(|notice| self.transport.send_notice(notice));
+        events.extend(
+            effects.notices.drain(..).filter_map(|notice| self.transport.send_notice(notice)),
+        );
         if !effects.log.is_empty() {
             let writes = effects.log.writes.drain(..).map(LogTask::Write);
             let writes = writes.chain(effects.log.births.drain(..).map(LogTask::Birth));

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use flotilla_identity::{
     BootstrapPlan, BootstrapRequest, BootstrapResponse, ClusterSettings, ClusterSpec, InitialStore,
-    KnownRun, MemberId, SettingConflict, StoreHello, StoreRegistry, StoreRun, StoreUuid,
+    KnownRun, MemberId, SettingConflict, StoreHello, StoreRegistry, StoreRun, StoreState,
+    StoreUuid,
 };
 use flotilla_proto::metapb;
 use flotilla_proto::peers::{self, BootstrapOutcome};
@@ -106,6 +107,17 @@ pub(super) fn registry_from_wire(row: &[u8]) -> Result<StoreRegistry, Status> {
 /// `INVALID_ARGUMENT` says what cannot be read.
 pub(super) fn settings_from_wire(row: &[u8]) -> Result<ClusterSettings, Status> {
     ClusterSettings::decode(row).map_err(|error| malformed(&error.to_string()))
+}
+
+/// What the registry says of a store, as it travels.
+pub(crate) fn state_to_wire(state: StoreState) -> peers::StoreState {
+    match state {
+        StoreState::Up => peers::StoreState::StoreUp,
+        StoreState::Draining => peers::StoreState::StoreDraining,
+        StoreState::Leaving => peers::StoreState::StoreLeaving,
+        StoreState::Lost => peers::StoreState::StoreLost,
+        StoreState::Removed => peers::StoreState::StoreRemoved,
+    }
 }
 
 /// Labels as they travel.

@@ -133,11 +133,25 @@ impl Membership {
         self.shared.store.log_end()
     }
 
-    /// All stores that the registry has, this one included, with their newest addresses.
+    /// All stores that take part, this one included, with their newest addresses.
     pub(crate) fn stores(&self) -> Vec<KnownStore> {
+        let mut stores = self.registered_stores();
+        let handshake = self.shared.handshake.lock();
+        // The address of one that is gone may be that of its successor.
+        stores.retain(|known| !handshake.registry().is_gone(known.store));
+        stores
+    }
+
+    /// The same, with those that are lost or have left.
+    pub(crate) fn registered_stores(&self) -> Vec<KnownStore> {
         let handshake = self.shared.handshake.lock();
         let stores = handshake.registry().stores.iter();
         stores.map(|record| self.known(&handshake, record.id, &record.name)).collect()
+    }
+
+    /// Whether a store is lost or has left.
+    pub(crate) fn is_gone(&self, store: StoreId) -> bool {
+        self.shared.handshake.lock().registry().is_gone(store)
     }
 
     /// The store with this id.
@@ -203,7 +217,7 @@ impl Membership {
     }
 
     /// Keeps a copy of a registry, and takes it over, if it is a later one. False if the copy could
-    /// not be kept.
+    /// not be kept, or says that this store is gone: then the node stops.
     pub(crate) async fn learn_registry(&self, registry: StoreRegistry) -> bool {
         let _one = self.shared.learning.lock().await;
         let version = registry.version;
@@ -215,9 +229,13 @@ impl Membership {
         if !self.keep(move |store| store.keep_copies(Some(&copy), None)).await {
             return false;
         }
+        let departure = registry.departure(self.shared.identity.store);
         self.shared.handshake.lock().learn_registry(registry);
         self.shared.registry_version.send_replace(version);
-        true
+        if let Some(words) = &departure {
+            self.shared.failure.refuse(words);
+        }
+        departure.is_none()
     }
 
     /// Whether frames of this start of a store are taken.

@@ -16,6 +16,7 @@ use tonic::service::Routes;
 use super::join_client::ask;
 use super::join_server::WaitingStore;
 use super::waiting_server::WaitingServer;
+use crate::clock::Clock;
 use crate::config::ResolvedConfig;
 use crate::failure::NodeFailure;
 use crate::start::StartError;
@@ -46,6 +47,7 @@ pub(crate) async fn join_cluster(
     resolved: &ResolvedConfig,
     address: &str,
     listener: &TcpListener,
+    clock: Clock,
 ) -> Result<StoreDirectory, StartError> {
     let target = target(&directory, resolved, address)?;
     let uuid = directory.identity().uuid;
@@ -57,7 +59,7 @@ pub(crate) async fn join_cluster(
         WaitingStore::new(uuid, move || join.lock().waiting())
     };
     let server = WaitingServer::start(listener, waiting.serve(Routes::default()), resolved)?;
-    let joined = run(directory, resolved, &join).await;
+    let joined = run(directory, resolved, &join, clock).await;
     server.stop().await;
     joined
 }
@@ -66,6 +68,7 @@ async fn run(
     mut directory: StoreDirectory,
     resolved: &ResolvedConfig,
     join: &Mutex<Join>,
+    clock: Clock,
 ) -> Result<StoreDirectory, StartError> {
     let request = join.lock().request().clone();
     let mut log_due = Instant::now() + WAITING_LOG_DELAY;
@@ -76,7 +79,7 @@ async fn run(
             (asked.to_owned(), question)
         };
         let answer = ask(&asked, question, &request).await;
-        let step = join.lock().hear(answer);
+        let step = join.lock().hear(clock.now(), answer);
         match step.map_err(|refusal| refused(resolved, &refusal.to_string()))? {
             JoinStep::Ask => {}
             JoinStep::Pause => {
@@ -117,6 +120,7 @@ fn target(
         labels: resolved.labels.clone(),
         level: FEATURE_LEVEL,
         schema: SCHEMA_VERSION,
+        is_replacement: resolved.config.replace,
     };
     let (contacts, cluster_id) = (resolved.contacts.clone(), resolved.config.cluster_id);
     Ok(JoinTarget { contacts, cluster_id, given: resolved.config.given(), request })

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flotilla_identity::{JoinAnswer, JoinQuestion, RegisterRequest};
+use flotilla_identity::{JoinAnswer, JoinQuestion, RegisterRequest, StoreReach};
 use flotilla_proto::peers::join_client::JoinClient;
 use flotilla_proto::peers::{self, LocateRequest, LocateResponse, RegisterResponse};
 use flotilla_region::StoreId;
@@ -57,6 +57,7 @@ async fn exchange(
                 labels: labels_to_wire(&request.labels),
                 level: request.level,
                 schema: request.schema,
+                replace: request.is_replacement,
             };
             registered(client.register(wire).await?.into_inner())
         }
@@ -64,20 +65,24 @@ async fn exchange(
 }
 
 fn located(response: LocateResponse) -> Result<JoinAnswer, Status> {
-    let LocateResponse { cluster_id, uuid, settings, leader, waiting } = response;
+    let LocateResponse { cluster_id, uuid, settings, leader, waiting, .. } = response;
+    let reach = StoreReach { stores: response.stores, connected: response.stores_connected };
     let uuid = uuid_from_wire(&uuid)?;
     if cluster_id == 0 {
         return Ok(JoinAnswer::NoCluster { uuid, waiting });
     }
     let settings = settings_from_wire(&settings)?;
     let leader = (!leader.is_empty()).then_some(leader);
-    Ok(JoinAnswer::Member { cluster_id, uuid, settings, leader })
+    Ok(JoinAnswer::Member { cluster_id, uuid, settings, leader, reach })
 }
 
 fn registered(response: RegisterResponse) -> Result<JoinAnswer, Status> {
-    let RegisterResponse { store_id, registry, settings, refusal } = response;
+    let RegisterResponse { store_id, registry, settings, refusal, is_passing } = response;
     if store_id == 0 {
-        return Ok(JoinAnswer::Refused(refusal));
+        return Ok(match is_passing {
+            true => JoinAnswer::NotNow(refusal),
+            false => JoinAnswer::Refused(refusal),
+        });
     }
     let registry = Box::new(registry_from_wire(&registry)?);
     let settings = settings_from_wire(&settings)?;
@@ -121,9 +126,12 @@ mod tests {
             settings: settings.encode().into(),
             leader: "h:1".to_owned(),
             waiting: String::new(),
+            stores: 3,
+            stores_connected: 2,
         };
+        let reach = StoreReach { stores: 3, connected: 2 };
         let (uuid, leader) = (StoreUuid(1), Some("h:1".to_owned()));
-        let member = JoinAnswer::Member { cluster_id: 7, uuid, settings, leader };
+        let member = JoinAnswer::Member { cluster_id: 7, uuid, settings, leader, reach };
         assert_eq!(located(whole.clone()).unwrap(), member);
         let cut = LocateResponse { settings: "".into(), ..whole.clone() };
         assert!(matches!(failed(&located(cut).unwrap_err()), JoinAnswer::NoStore(_)));
@@ -138,12 +146,15 @@ mod tests {
             registry: registry.encode().into(),
             settings: settings.encode().into(),
             refusal: String::new(),
+            is_passing: false,
         };
         let answer = registered(whole.clone()).unwrap();
         assert!(matches!(answer, JoinAnswer::Registered { store: StoreId(9), .. }));
         assert!(registered(RegisterResponse { registry: "".into(), ..whole.clone() }).is_err());
         let refused = RegisterResponse { store_id: 0, refusal: "no".to_owned(), ..whole };
-        assert_eq!(registered(refused).unwrap(), JoinAnswer::Refused("no".to_owned()));
+        assert_eq!(registered(refused.clone()).unwrap(), JoinAnswer::Refused("no".to_owned()));
+        let passing = RegisterResponse { is_passing: true, ..refused };
+        assert_eq!(registered(passing).unwrap(), JoinAnswer::NotNow("no".to_owned()));
         let status = Status::unavailable("not leader");
         assert_eq!(failed(&status), JoinAnswer::Silent("not leader".to_owned()));
     }

@@ -21,7 +21,7 @@ mod waiting_server;
 pub(crate) use become_member::become_member;
 pub(crate) use convert::{
     WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire, labels_from_wire,
-    labels_to_wire, run_from_wire, run_to_wire, uuid_from_wire, uuid_to_wire,
+    labels_to_wire, run_from_wire, run_to_wire, state_to_wire, uuid_from_wire, uuid_to_wire,
 };
 pub(crate) use handshakes::{GivenPlace, HandshakeError, KnownStore, Membership};
 pub(crate) use join::{check_contacts, join_cluster};

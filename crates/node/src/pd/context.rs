@@ -13,6 +13,7 @@ use super::errors::not_leader;
 use super::leader::PdLeader;
 use crate::driver::router::Router;
 use crate::membership::{KnownStore, Membership};
+use crate::transport::PeerConnections;
 
 /// Limits and targets of the placement driver.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +46,8 @@ pub(super) struct PdContext {
 pub(super) struct PdShared {
     pub(super) router: Router,
     pub(super) membership: Membership,
+    /// Which other stores this one reaches.
+    pub(super) connections: PeerConnections,
     pub(super) settings: PdConfig,
     /// The state of the leader while this store leads the system region.
     pub(super) pd_leader: watch::Sender<Option<Arc<PdLeader>>>,
@@ -56,10 +59,16 @@ pub(super) struct PdShared {
 }
 
 impl PdContext {
-    pub(super) fn new(router: Router, membership: Membership, settings: PdConfig) -> Self {
+    pub(super) fn new(
+        router: Router,
+        membership: Membership,
+        connections: PeerConnections,
+        settings: PdConfig,
+    ) -> Self {
         let shared = PdShared {
             router,
             membership,
+            connections,
             settings,
             pd_leader: watch::Sender::new(None),
             reported_to: watch::Sender::new(None),

@@ -13,11 +13,16 @@ use crate::net::dial;
 
 /// A store as clients know it.
 pub(super) fn store_to_proto(store: &StoreInfo) -> metapb::Store {
+    // Clients forget a store that is a tombstone; its address may be another one's by now.
+    let (state, node_state) = match store.standing.is_lost {
+        true => (metapb::StoreState::Tombstone, metapb::NodeState::Removed),
+        false => (metapb::StoreState::Up, metapb::NodeState::Serving),
+    };
     metapb::Store {
         id: store.id,
         address: store.address.clone(),
-        state: metapb::StoreState::Up.into(),
-        node_state: metapb::NodeState::Serving.into(),
+        state: state.into(),
+        node_state: node_state.into(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         peer_address: store.address.clone(),
         labels: labels_to_wire(&store.labels),

@@ -84,12 +84,24 @@ fn take(
     if context.member(store).is_none() {
         return Err(Status::invalid_argument(format!("store {store} is not of this cluster")));
     }
-    if session.is_none_or(|(known, _)| known != store) {
+    let uuid = uuid_from_wire(&report.uuid)?;
+    let is_gone = {
+        let row = pd_leader.registry.lock();
+        // One that this leader does not list yet has just joined by way of another.
+        let known = row.registry().store(store);
+        if let Some(known) = known.filter(|known| known.uuid != uuid) {
+            let words = format!("store {store} is directory {}, and {uuid} reports", known.uuid);
+            return Err(Status::invalid_argument(words));
+        }
+        row.registry().is_gone(store)
+    };
+    // One that is gone is not heard: a silence that never begins would keep its replicas.
+    if !is_gone && session.is_none_or(|(known, _)| known != store) {
         *session = Some((store, pd_leader.begin_session(store, pings.clone())));
     }
     let run = RunReport {
         store,
-        uuid: uuid_from_wire(&report.uuid)?,
+        uuid,
         address: told.address,
         run: run_from_wire(report.run.unwrap_or_default()),
         level: report.level,
@@ -102,10 +114,15 @@ fn take(
         // Full: the next report finds it missing again.
         let _ = pings.try_send(Ok(ReportResponse { registry, ..ReportResponse::default() }));
     }
+    if is_gone {
+        // It has the registry that says so, and stops by that.
+        let words = format!("store {store} is no store of this cluster any more");
+        return Err(Status::permission_denied(words));
+    }
     let sightings: Vec<_> =
         report.regions.into_iter().filter_map(convert::sighting_from_proto).collect();
     pd_leader.hear(store, &sightings, report.full, report.echo);
-    pd_leader.note_stopping(store, report.stopping);
+    pd_leader.note_condition(store, report.stopping, report.replicas);
     pd_leader.repair().answer(pd_leader.now_ms(), report.step_answers);
     // Without room the steps wait for the next report.
     if let Ok(room) = pings.try_reserve() {

@@ -12,8 +12,9 @@ use bytes::Bytes;
 use flotilla_identity::{MemberId, SYSTEM_REGION, StoreRegistry};
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_placement::{
-    ClusterView, Config, IdAllocator, LeaderBalanceLimits, LeaderStep, RegionHeartbeat,
-    RepairRefusal, RowError, RowSwap, StoreInfo, SwapResult, Timestamp, Tso, TsoError, rows,
+    ClusterView, Config, IdAllocator, LeaderBalanceLimits, LeaderStep, LossRefusal,
+    RegionHeartbeat, RepairRefusal, RowError, RowSwap, StoreInfo, SwapResult, Timestamp, Tso,
+    TsoError, check_loss, rows,
 };
 use flotilla_region::{RequestPrecondition, StoreId, Term};
 use flotilla_store::ApplyOutcome;
@@ -116,7 +117,7 @@ impl PdLeader {
         let registry = stored.unwrap_or_else(|| membership.registry());
         // A store may have joined that this one has not heard of.
         membership.learn_registry(registry.clone()).await;
-        let stores = membership.stores().into_iter().map(|known| StoreInfo {
+        let stores = membership.registered_stores().into_iter().map(|known| StoreInfo {
             id: known.store.0,
             name: known.name,
             address: known.address,
@@ -182,9 +183,14 @@ impl PdLeader {
         }
     }
 
-    /// A store says whether it hands its leaders over, to stop.
-    pub(super) fn note_stopping(&self, store: StoreId, is_stopping: bool) {
-        self.cluster.lock().note_stopping(store.0, is_stopping);
+    /// A store says whether it hands its leaders over, to stop, and how many replicas it has.
+    pub(super) fn note_condition(&self, store: StoreId, is_stopping: bool, replicas: Option<u64>) {
+        let mut cluster = self.cluster.lock();
+        cluster.note_stopping(store.0, is_stopping);
+        // A store of an earlier version does not say.
+        if let Some(replicas) = replicas {
+            cluster.note_replicas(store.0, replicas);
+        }
     }
 
     /// The transfers that a store should make now. Each is given once.
@@ -193,6 +199,15 @@ impl PdLeader {
         let now_ms = self.now_ms();
         let mut balancer = self.balancer.lock();
         balancer.steps(now_ms, &self.cluster.lock(), here, store.0)
+    }
+
+    /// Whether a store may be declared lost now.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub(super) fn check_loss(&self, store: StoreId) -> Result<(), LossRefusal> {
+        check_loss(self.now_ms(), &self.cluster.lock(), store.0)
     }
 
     /// Repair in this term.

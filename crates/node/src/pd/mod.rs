@@ -8,7 +8,7 @@
 //! what stores lead, and `replica_repair` brings replicas to the stores that should have them:
 //! `repair_loop` looks now and then, `step_runner` carries out its steps where regions are led, and
 //! `repair_requests` answers operators. `registration` changes the `registry_row`, and takes stores
-//! that join; `stubs` are small services that clients expect of a PD. `context` is their shared
+//! that join; `store_changes` drains stores and lets them leave. `stubs` are small services that clients expect of a PD. `context` is their shared
 //! state, `placement_driver` puts them together.
 
 mod context;
@@ -31,6 +31,7 @@ mod replica_repair;
 mod service;
 mod split_regions;
 mod step_runner;
+mod store_changes;
 mod stubs;
 
 pub use context::PdConfig;

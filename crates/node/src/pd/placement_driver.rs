@@ -16,6 +16,7 @@ use super::stubs::{EmptyKeyspaces, EmptyMetaStorage};
 use super::{election, heartbeat_sender, id_lender};
 use crate::driver::router::Router;
 use crate::membership::Membership;
+use crate::transport::PeerConnections;
 
 /// The placement driver of one store. Dropping it stops its tasks.
 pub struct PlacementDriver {
@@ -27,8 +28,13 @@ impl PlacementDriver {
     /// Begins to follow the leadership of the system region, and to send heartbeats to its leader.
     /// Must be called within the runtime that serves.
     #[must_use]
-    pub(crate) fn start(router: Router, membership: Membership, settings: PdConfig) -> Self {
-        let context = PdContext::new(router, membership, settings);
+    pub(crate) fn start(
+        router: Router,
+        membership: Membership,
+        connections: PeerConnections,
+        settings: PdConfig,
+    ) -> Self {
+        let context = PdContext::new(router, membership, connections, settings);
         let mut tasks = JoinSet::new();
         tasks.spawn(election::follow(context.clone()));
         tasks.spawn(heartbeat_sender::run(context.clone()));

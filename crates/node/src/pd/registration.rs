@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use flotilla_identity::{RegisterRefusal, RegisterRequest, Registration, RunReport, StoreRegistry};
+use flotilla_placement::LossRefusal;
 use flotilla_proto::peers;
 use flotilla_proto::peers::join_server::Join;
 use flotilla_proto::peers::{LocateRequest, LocateResponse, RegisterResponse};
@@ -47,7 +48,7 @@ impl PdLeader {
     pub(super) async fn register(
         self: &Arc<Self>,
         request: &RegisterRequest,
-    ) -> Result<Result<(StoreId, StoreRegistry), RegisterRefusal>, Status> {
+    ) -> Result<Result<(StoreId, StoreRegistry), NotRegistered>, Status> {
         let until = Instant::now() + PATIENCE;
         let mut id = None;
         loop {
@@ -59,7 +60,7 @@ impl PdLeader {
                 (row.registry().register(request, id), row.registry().clone())
             };
             let changed = match decision {
-                Err(refusal) => return Ok(Err(refusal)),
+                Err(refusal) => return Ok(Err(refusal.into())),
                 Ok(Registration::Known(store)) => {
                     // A later leader may have declared the store gone.
                     self.confirm().await?;
@@ -70,6 +71,17 @@ impl PdLeader {
                     continue;
                 }
                 Ok(Registration::Write(changed)) => *changed,
+                Ok(Registration::Replace(lost, changed)) => {
+                    // Before it is written, for a store is lost for ever.
+                    if let Err(refusal) = self.check_loss(lost) {
+                        return Ok(Err(refusal.into()));
+                    }
+                    tracing::warn!(
+                        store = %lost, name = request.name, directory = %request.uuid,
+                        "the store is to be replaced, and lost for ever"
+                    );
+                    *changed
+                }
             };
             // In a task of its own: the caller may be dropped, but the outcome must be learnt.
             let pd_leader = Arc::clone(self);
@@ -110,6 +122,17 @@ impl PdLeader {
     }
 }
 
+/// Why a store is not registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotRegistered {
+    /// Nothing that happens by itself changes it.
+    #[error(transparent)]
+    Refused(#[from] RegisterRefusal),
+    /// The store that it is to replace cannot be declared lost now.
+    #[error(transparent)]
+    NotNow(#[from] LossRefusal),
+}
+
 /// The outcome of a change of the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RegistryWrite {
@@ -133,12 +156,15 @@ impl Join for JoinService {
     async fn locate(&self, _: Request<LocateRequest>) -> Result<Response<LocateResponse>, Status> {
         let membership = &self.0.shared.membership;
         let leader = self.0.leader().await.map(|leader| leader.address).unwrap_or_default();
+        let count = |stores: usize| u32::try_from(stores).unwrap_or(u32::MAX);
         Ok(Response::new(LocateResponse {
             cluster_id: self.0.cluster_id(),
             uuid: uuid_to_wire(membership.run().0),
             settings: membership.settings().encode().into(),
             leader,
             waiting: String::new(),
+            stores: count(membership.stores().len()),
+            stores_connected: count(self.0.shared.connections.up_count() + 1),
         }))
     }
 
@@ -161,14 +187,20 @@ impl Join for JoinService {
             labels: labels_from_wire(wire.labels),
             level: wire.level,
             schema: wire.schema,
+            is_replacement: wire.replace,
         };
         let pd_leader = self.0.pd_leader().await?;
         let (store, registry) = match pd_leader.register(&request).await? {
             Ok(registered) => registered,
-            Err(refusal) => {
-                let (refusal, name) = (refusal.to_string(), &request.name);
-                tracing::warn!(name, address = request.address, "a store may not join: {refusal}");
-                let response = RegisterResponse { refusal, ..RegisterResponse::default() };
+            Err(not_registered) => {
+                let is_passing = matches!(not_registered, NotRegistered::NotNow(_));
+                let (refusal, name) = (not_registered.to_string(), &request.name);
+                if !is_passing {
+                    let address = &request.address;
+                    tracing::warn!(name, address, "a store may not join: {refusal}");
+                }
+                let response =
+                    RegisterResponse { refusal, is_passing, ..RegisterResponse::default() };
                 return Ok(Response::new(response));
             }
         };
@@ -182,7 +214,7 @@ impl Join for JoinService {
             store_id: store.0,
             registry: registry.encode().into(),
             settings: membership.settings().encode().into(),
-            refusal: String::new(),
+            ..RegisterResponse::default()
         }))
     }
 }

@@ -22,6 +22,7 @@ pub(super) async fn run(pd_leader: Weak<PdLeader>) {
         looks.tick().await;
         let Some(pd_leader) = pd_leader.upgrade() else { return };
         look(&pd_leader).await;
+        pd_leader.remove_emptied().await;
     }
 }
 

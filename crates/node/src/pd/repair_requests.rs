@@ -1,13 +1,17 @@
 //! Requests of operators about repair, answered by the leader of placement.
 
+use flotilla_identity::StateChange;
 use flotilla_placement::{OperatorState, RowSwap, SwapResult, rows};
 use flotilla_proto::peers::{
-    ChangeReplicasRequest, ChangeReplicasResponse, ChangeState, RegionRepair, RepairStatusRequest,
-    RepairStatusResponse, SetRepairRequest, SetRepairResponse,
+    ChangeReplicasRequest, ChangeReplicasResponse, ChangeState, ChangeStoreRequest,
+    ChangeStoreResponse, RegionRepair, RepairStatusRequest, RepairStatusResponse, SetRepairRequest,
+    SetRepairResponse, StoreChange,
 };
+use flotilla_region::StoreId;
 
 use super::context::PdContext;
 use super::replica_repair::{REPLICAS, RepairSettings};
+use crate::membership::state_to_wire;
 
 /// Stores that one request names at most.
 const STORES_MAX: usize = 16;
@@ -29,7 +33,11 @@ impl RepairRequests {
         }
         match pd_leader.begin_change(*region_id, (add_stores, remove_stores)) {
             Ok(()) => ChangeReplicasResponse { is_begun: true, ..response },
-            Err(why) => ChangeReplicasResponse { refusal: why.to_string(), ..response },
+            Err(why) => ChangeReplicasResponse {
+                refusal: why.to_string(),
+                is_passing: pd_leader.repair().may_pass(pd_leader.now_ms(), &why),
+                ..response
+            },
         }
     }
 
@@ -57,6 +65,32 @@ impl RepairRequests {
             is_paused,
             replicas,
             under_way: under_way.collect(),
+        }
+    }
+
+    /// Changes the state of a store.
+    pub(crate) async fn change_store(&self, request: ChangeStoreRequest) -> ChangeStoreResponse {
+        let response = ChangeStoreResponse::default();
+        let Ok(pd_leader) = self.0.pd_leader().await else {
+            return ChangeStoreResponse { is_led_elsewhere: true, ..response };
+        };
+        let change = match request.change() {
+            StoreChange::Drain => StateChange::Drain,
+            StoreChange::Leave => StateChange::Leave,
+            StoreChange::Cancel => StateChange::Cancel,
+            StoreChange::Lost => StateChange::Lost,
+            StoreChange::None => {
+                let refusal = "the request names no change that is known here".to_owned();
+                return ChangeStoreResponse { refusal, ..response };
+            }
+        };
+        match pd_leader.change_store(StoreId(request.store_id), change).await {
+            Ok(state) => ChangeStoreResponse { state: state_to_wire(state).into(), ..response },
+            Err(why) => {
+                let is_young = pd_leader.repair().is_young(pd_leader.now_ms());
+                let (refusal, is_passing) = (why.to_string(), why.is_passing(is_young));
+                ChangeStoreResponse { refusal, is_passing, ..response }
+            }
         }
     }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use flotilla_identity::{StoreRegistry, StoreState};
 use flotilla_placement::{
-    ClusterView, OperatorState, RepairLimits, RepairReason, RepairRefusal, Repairer, ReplicaStep,
-    RowError, StepAnswer, StoreStanding, rows,
+    ClusterView, ExitRefusal, OperatorState, RepairLimits, RepairReason, RepairRefusal, Repairer,
+    ReplicaStep, RowError, StepAnswer, StoreStanding, rows,
 };
 use flotilla_proto::peers;
 use flotilla_region::StoreId;
@@ -107,6 +107,41 @@ impl ReplicaRepair {
         self.state.lock().repairer.begin(now_ms, view, here, region, stores)
     }
 
+    /// Whether a refusal may be one because this term is young.
+    pub(super) fn may_pass(&self, now_ms: u64, refusal: &RepairRefusal) -> bool {
+        self.state.lock().repairer.may_pass(now_ms, refusal)
+    }
+
+    /// Whether stores may not have reported yet in this term.
+    pub(super) fn is_young(&self, now_ms: u64) -> bool {
+        self.state.lock().repairer.is_young(now_ms)
+    }
+
+    /// Whether the leaders of a store can go elsewhere.
+    pub(super) fn check_drain(
+        &self,
+        now_ms: u64,
+        view: &ClusterView,
+        store: u64,
+    ) -> Result<(), ExitRefusal> {
+        self.state.lock().repairer.check_drain(now_ms, view, store)
+    }
+
+    /// Whether regions keep their number of replicas without a store.
+    pub(super) fn check_leave(
+        &self,
+        now_ms: u64,
+        view: &ClusterView,
+        store: u64,
+    ) -> Result<(), ExitRefusal> {
+        self.state.lock().repairer.check_leave(now_ms, view, store)
+    }
+
+    /// The stores that leave and have nothing more to do here.
+    pub(super) fn emptied(&self, now_ms: u64, view: &ClusterView, here: u64) -> Vec<u64> {
+        self.state.lock().repairer.emptied(now_ms, view, here)
+    }
+
     /// How far the last change of a region is.
     pub(super) fn state(&self, region: u64) -> Option<OperatorState> {
         self.state.lock().repairer.state(region)
@@ -161,7 +196,8 @@ pub(super) fn note_standings(view: &mut ClusterView, registry: &StoreRegistry) {
         let zone = store.labels.iter().find(|(name, _)| name == ZONE);
         let standing = StoreStanding {
             zone: zone.map(|(_, zone)| zone.clone()).unwrap_or_default(),
-            is_leaving: matches!(store.state, StoreState::Draining | StoreState::Leaving),
+            is_draining: store.state == StoreState::Draining,
+            is_leaving: store.state == StoreState::Leaving,
             is_lost: matches!(store.state, StoreState::Lost | StoreState::Removed),
         };
         view.note_standing(store.id.0, standing);

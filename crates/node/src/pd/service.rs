@@ -6,7 +6,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use flotilla_placement::ClusterView;
+use flotilla_placement::{ClusterView, StoreInfo};
 use flotilla_proto::metapb;
 use flotilla_proto::pdpb::pd_server::Pd;
 use flotilla_proto::pdpb::{
@@ -327,8 +327,11 @@ impl Pd for PdService {
         &self,
         request: Request<GetAllStoresRequest>,
     ) -> Result<Response<GetAllStoresResponse>, Status> {
-        let pd_leader = self.pd_leader(request.into_inner().header).await?;
-        let stores = pd_leader.see(|cluster| cluster.stores().map(store_to_proto).collect());
+        let GetAllStoresRequest { header, exclude_tombstone_stores } = request.into_inner();
+        let pd_leader = self.pd_leader(header).await?;
+        let wanted = |store: &&StoreInfo| !(exclude_tombstone_stores && store.standing.is_lost);
+        let stores =
+            pd_leader.see(|cluster| cluster.stores().filter(wanted).map(store_to_proto).collect());
         Ok(Response::new(GetAllStoresResponse { header: self.header(), stores }))
     }
 

@@ -3,8 +3,9 @@
 use flotilla_proto::metapb;
 use flotilla_proto::peers::operator_server::Operator;
 use flotilla_proto::peers::{
-    ChangeReplicasRequest, ChangeReplicasResponse, RepairStatusRequest, RepairStatusResponse,
-    SetRepairRequest, SetRepairResponse, TransferLeaderRequest, TransferLeaderResponse,
+    ChangeReplicasRequest, ChangeReplicasResponse, ChangeStoreRequest, ChangeStoreResponse,
+    RepairStatusRequest, RepairStatusResponse, SetRepairRequest, SetRepairResponse,
+    TransferLeaderRequest, TransferLeaderResponse,
 };
 use flotilla_region::{Peer, RegionId, Reject, StoreId, TransferError};
 use tonic::{Request, Response, Status};
@@ -55,6 +56,13 @@ impl Operator for OperatorServer {
         request: Request<SetRepairRequest>,
     ) -> Result<Response<SetRepairResponse>, Status> {
         Ok(Response::new(self.repair.set(request.into_inner()).await))
+    }
+
+    async fn change_store(
+        &self,
+        request: Request<ChangeStoreRequest>,
+    ) -> Result<Response<ChangeStoreResponse>, Status> {
+        Ok(Response::new(self.repair.change_store(request.into_inner()).await))
     }
 }
 

@@ -11,7 +11,7 @@ use tonic::{Request, Response};
 use crate::descriptor_proto::{peer_to_proto, region_to_proto};
 use crate::driver::mailbox::Lane;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
-use crate::membership::{Membership, labels_to_wire, uuid_to_wire};
+use crate::membership::{Membership, labels_to_wire, state_to_wire, uuid_to_wire};
 use crate::status::metrics::NodeStatsReader;
 use crate::transport::PeerConnections;
 
@@ -40,7 +40,7 @@ impl StatusService for StatusServer {
         // Of itself a store knows more than its copy of the registry says.
         let own = self.membership.run_report();
         let registry = self.membership.registry();
-        let stores = self.membership.stores().into_iter().map(|known| {
+        let stores = self.membership.registered_stores().into_iter().map(|known| {
             let record = registry.store(known.store).cloned().unwrap_or_default();
             let (uuid, starts, level) = match known.store == own.store {
                 true => (own.uuid, own.run.starts, own.level),
@@ -61,6 +61,7 @@ impl StatusService for StatusServer {
                 uuid: uuid_to_wire(uuid),
                 starts,
                 level,
+                state: state_to_wire(record.state).into(),
             }
         });
         let cluster_id = self.membership.id().cluster_id;

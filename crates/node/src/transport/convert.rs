@@ -425,7 +425,7 @@ pub(super) mod tests {
             wire.message.as_mut().unwrap().msg_type = kind;
             assert_eq!(from_wire(wire), Err(MalformedMessage::Kind { region: 2, kind }));
         }
-        let entry = change(|wire| wire.message.as_mut().unwrap().entries[0].entry_type = 2);
-        assert_eq!(entry, MalformedMessage::EntryKind { region: 2, kind: 2 });
+        let entry = change(|wire| wire.message.as_mut().unwrap().entries[0].entry_type = 1);
+        assert_eq!(entry, MalformedMessage::EntryKind { region: 2, kind: 1 });
     }
 }

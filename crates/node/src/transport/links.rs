@@ -8,7 +8,7 @@ use flotilla_region::{Envelope, Event, MessageKind, Notice, SnapshotSend, StoreI
 use flotilla_store::Store;
 use parking_lot::RwLock;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::counters::TransportCounters;
 use super::fault::LinkFault;
@@ -25,6 +25,8 @@ struct PeerLink {
     urgent: Arc<SendQueue>,
     appends: Arc<SendQueue>,
     fault: Arc<LinkFault>,
+    /// The tasks of the two streams.
+    streams: [AbortHandle; 2],
 }
 
 /// All links, by store.
@@ -34,7 +36,7 @@ struct LinkTable {
 }
 
 /// The state of the connections to other stores, for the log and for operators. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct PeerConnections {
     table: Arc<LinkTable>,
 }
@@ -62,7 +64,7 @@ impl PeerLink {
     }
 }
 
-/// Opens a link to each store that the registry has.
+/// Opens a link to each store of the registry that takes part, and closes those to others.
 struct LinkOpener {
     membership: Membership,
     mailboxes: Mailboxes,
@@ -74,12 +76,13 @@ struct LinkOpener {
 }
 
 impl LinkOpener {
-    /// Opens links as stores join, until it is aborted.
+    /// Opens links as stores join, and closes them as stores go, until it is aborted.
     async fn run(mut self) {
         let mut changes = self.membership.registry_changes();
         loop {
             changes.borrow_and_update();
             self.open_missing();
+            self.close_gone();
             // The membership lives as long as this.
             if changes.changed().await.is_err() {
                 return;
@@ -99,11 +102,24 @@ impl LinkOpener {
         }
     }
 
+    /// A store that is gone for good is not dialled: its address may be that of its successor.
+    fn close_gone(&mut self) {
+        let is_gone = |store: &StoreId| self.membership.is_gone(*store);
+        let mut links = self.table.links.write();
+        for (_, link) in links.extract_if(.., |store, _| is_gone(store)) {
+            link.streams.iter().for_each(AbortHandle::abort);
+        }
+        drop(links);
+        // Else a cluster that replaces a store each day collects the ends of their tasks.
+        while self.streams.try_join_next().is_some() {}
+    }
+
     fn open(&mut self, to: StoreId) -> PeerLink {
         let urgent = Arc::new(SendQueue::new(self.queue_bytes_max, StreamKind::Urgent));
         let appends = Arc::new(SendQueue::new(self.queue_bytes_max, StreamKind::Appends));
         let fault = Arc::new(LinkFault::default());
-        for (queue, kind) in [(&urgent, StreamKind::Urgent), (&appends, StreamKind::Appends)] {
+        let kinds = [(&urgent, StreamKind::Urgent), (&appends, StreamKind::Appends)];
+        let streams = kinds.map(|(queue, kind)| {
             let sender = PeerStream {
                 kind,
                 membership: self.membership.clone(),
@@ -113,14 +129,15 @@ impl LinkOpener {
                 mailboxes: self.mailboxes.clone(),
                 counts: Arc::clone(&self.counts),
             };
-            self.streams.spawn(sender.run());
-        }
-        PeerLink { urgent, appends, fault }
+            self.streams.spawn(sender.run())
+        });
+        PeerLink { urgent, appends, fault, streams }
     }
 }
 
 /// The outgoing side of the transport, for shards. Sending never waits.
 pub(crate) struct PeerTransport {
+    membership: Membership,
     table: Arc<LinkTable>,
     /// Never many: a replica asks for one snapshot of each follower at a time.
     snapshots: mpsc::UnboundedSender<SnapshotSend>,
@@ -160,7 +177,7 @@ impl PeerTransport {
         // At once: no message to a known store may find no queue.
         opener.open_missing();
         tasks.spawn(opener.run());
-        Self { table, snapshots, counts }
+        Self { membership: membership.clone(), table, snapshots, counts }
     }
 
     /// The state of the links.
@@ -198,11 +215,19 @@ impl MessageSink for PeerTransport {
         append.then_some(Event::Unreachable { region, peer })
     }
 
-    fn send_notice(&self, notice: Notice) {
+    fn send_notice(&self, notice: Notice) -> Option<Event> {
         let links = self.table.links.read();
-        if !links.get(&notice.to).is_some_and(|link| link.urgent.push_notice(notice)) {
+        let Some(link) = links.get(&notice.to) else {
+            drop(links);
+            self.counts.count_message_dropped();
+            // Nothing answers there any more.
+            let answer = notice.answer_of_gone_store()?;
+            return self.membership.is_gone(notice.to).then_some(Event::Notice(answer));
+        };
+        if !link.urgent.push_notice(notice) {
             self.counts.count_message_dropped();
         }
+        None
     }
 
     fn send_snapshot(&self, send: SnapshotSend) {

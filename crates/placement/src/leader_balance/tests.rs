@@ -3,12 +3,17 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::cluster_view::{Config, RegionHeartbeat, StoreInfo};
+use crate::cluster_view::{Config, RegionHeartbeat, StoreInfo, StoreStanding};
 use crate::route_table::{RegionInfo, ReplicaRole};
 
 const VIEW: Config = Config { suspect_ms: 1_500, down_ms: 20_000 };
-const LIMITS: LeaderBalanceLimits =
-    LeaderBalanceLimits { settle_ms: 3_000, step_ms: 3_000, rest_ms: 10_000, under_way_max: 4 };
+const LIMITS: LeaderBalanceLimits = LeaderBalanceLimits {
+    settle_ms: 3_000,
+    step_ms: 3_000,
+    rest_ms: 10_000,
+    under_way_max: 4,
+    drained_max: 16,
+};
 /// Between two looks of the simulated placement.
 const LOOK_MS: u64 = 300;
 /// The store that leads the region of placement.
@@ -31,6 +36,7 @@ struct Simulated {
     steps: usize,
     /// How many of a hundred steps come to nothing.
     fail_percent: u32,
+    under_way_max: usize,
 }
 
 impl Simulated {
@@ -59,6 +65,7 @@ impl Simulated {
             under_way: vec![],
             steps: 0,
             fail_percent: 0,
+            under_way_max: LIMITS.under_way_max,
         }
     }
 
@@ -118,8 +125,8 @@ impl Simulated {
             let of = |end: fn(&LeaderStep) -> u64| {
                 self.under_way.iter().filter(|(_, step)| end(step) == store).count()
             };
-            assert!(of(|step| step.from_store) <= LIMITS.under_way_max);
-            assert!(of(|step| step.to.store) <= LIMITS.under_way_max);
+            assert!(of(|step| step.from_store) <= self.under_way_max);
+            assert!(of(|step| step.to.store) <= self.under_way_max);
         }
         self.steps += steps.len();
         steps
@@ -233,6 +240,55 @@ fn a_store_that_stops_gets_nothing_and_loses_nothing() {
     }
     cluster.view.note_stopping(2, false);
     cluster.settle(30_000);
+}
+
+#[test]
+fn a_drained_store_gives_up_all_that_it_leads() {
+    let mut cluster = Simulated::new(2, 3, 40, 3);
+    cluster.settle(20_000);
+    let standing = StoreStanding { is_draining: true, ..StoreStanding::default() };
+    cluster.view.note_standing(2, standing);
+    cluster.under_way_max = LIMITS.drained_max;
+    for _ in 0..40 {
+        let steps = cluster.look();
+        assert!(steps.iter().all(|step| step.to.store != 2), "{steps:?}");
+    }
+    let led = |cluster: &Simulated, store| {
+        cluster.regions.iter().filter(|(_, leader, _)| *leader == store).count()
+    };
+    assert_eq!(led(&cluster, 2), 0);
+    assert!(led(&cluster, 1).abs_diff(led(&cluster, 3)) <= 2);
+    cluster.view.note_standing(2, StoreStanding::default());
+    cluster.settle(30_000);
+    assert!(led(&cluster, 2) > 0);
+}
+
+#[test]
+fn the_region_of_placement_leaves_a_drained_store_last() {
+    let mut cluster = Simulated::new(2, 3, 16, 3);
+    cluster.settle(20_000);
+    let replica = |store| ReplicaInfo { id: 100 + store, store, role: ReplicaRole::Voter };
+    let replicas = (1..=3).map(replica).collect();
+    cluster.view.note_system(RegionInfo { id: 1, replicas, ..RegionInfo::default() });
+    let standing = StoreStanding { is_draining: true, ..StoreStanding::default() };
+    cluster.view.note_standing(HERE, standing);
+    let mut handed_over = None;
+    for _ in 0..40 {
+        cluster.now_ms += LOOK_MS;
+        cluster.report();
+        let steps = cluster.balance.propose(cluster.now_ms, &cluster.view, HERE);
+        if let Some(step) = steps.iter().find(|step| step.region == 1) {
+            assert!(step.from_store == HERE && step.to.store != HERE);
+            handed_over.get_or_insert(cluster.now_ms);
+            break;
+        }
+        for step in steps {
+            let (_, leader, term) = &mut cluster.regions[step.region as usize - 2];
+            (*leader, *term) = (step.to.store, *term + 1);
+        }
+    }
+    assert!(handed_over.is_some());
+    assert!(cluster.regions.iter().all(|(_, leader, _)| *leader != HERE));
 }
 
 #[test]

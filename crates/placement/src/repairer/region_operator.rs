@@ -78,6 +78,11 @@ impl RegionOperator {
         self.stages.back()
     }
 
+    /// Whether a replica on `store` is a part of its way.
+    pub(super) fn names(&self, store: u64) -> bool {
+        self.stages.iter().any(|stage| stage.contains(&store))
+    }
+
     /// The stores that the region is brought to now.
     pub(super) fn stage(&self) -> Option<&BTreeSet<u64>> {
         self.stages.front()

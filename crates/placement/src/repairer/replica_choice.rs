@@ -77,7 +77,7 @@ fn target_without(voters: usize, setting: usize, stores: &StoreFigures) -> usize
 }
 
 /// The largest odd number up to `count`, 1 at least.
-fn odd(count: usize) -> usize {
+pub(super) fn odd(count: usize) -> usize {
     count.saturating_sub(1) / 2 * 2 + 1
 }
 

@@ -20,6 +20,8 @@ pub(super) struct StoreFigure {
     pub(super) is_leaving: bool,
     /// It will not come back, or has been silent for so long that this is to be expected.
     pub(super) is_gone: bool,
+    /// It will not come back.
+    is_lost: bool,
     /// Replicas of regions.
     pub(super) replicas: usize,
     incoming: usize,
@@ -32,12 +34,13 @@ impl StoreFigures {
         let stores = view.stores().map(|store| {
             let standing = &store.standing;
             let is_gone = standing.is_lost || down.contains(&store.id);
-            let is_able = !standing.is_leaving && !is_gone;
+            let is_able = !standing.is_leaving && !standing.is_draining && !is_gone;
             let figure = StoreFigure {
                 zone: standing.zone.clone(),
                 is_target: is_able && !store.is_stopping && view.is_live(now_ms, store.id),
                 is_leaving: standing.is_leaving,
                 is_gone,
+                is_lost: standing.is_lost,
                 replicas: 0,
                 incoming: 0,
                 outgoing: 0,
@@ -127,9 +130,10 @@ impl StoreFigures {
         self.stores.keys().filter(|store| self.is_sound(**store)).count()
     }
 
-    /// How many stores are not to be emptied.
+    /// How many stores are neither to be emptied nor lost. Those that are down count: they may come
+    /// back.
     pub(super) fn staying_count(&self) -> usize {
-        self.stores.values().filter(|figure| !figure.is_leaving).count()
+        self.stores.values().filter(|figure| !figure.is_leaving && !figure.is_lost).count()
     }
 
     /// How many of `others` are in the zone of `store`.

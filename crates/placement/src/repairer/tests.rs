@@ -4,6 +4,8 @@ use super::*;
 use crate::cluster_view::{Config, RegionHeartbeat, StoreInfo, StoreStanding};
 use crate::route_table::ReplicaRole::{self, Incoming, Learner, Outgoing, Voter};
 
+mod exits;
+
 const SYSTEM: u64 = 1;
 const LOOK_MS: u64 = 500;
 const LIMITS: RepairLimits = RepairLimits {
@@ -116,6 +118,8 @@ impl Cluster {
                 })
                 .collect();
             self.view.observe(self.now_ms, store, &reports, true);
+            let held = self.regions.iter().filter(|at| at.info.on(store).is_some());
+            self.view.note_replicas(store, held.count() as u64);
         }
         self.view.note_system(self.regions[0].info.clone());
         let steps = self.repairer.propose(self.now_ms, &self.view, self.here);
@@ -228,8 +232,8 @@ impl Cluster {
     /// No store has more snapshots on their way than it may.
     fn check_limits(&self) {
         let (mut incoming, mut outgoing) = (BTreeMap::new(), BTreeMap::new());
-        for (id, operator) in &self.repairer.operators {
-            let region = self.region(*id);
+        for (id, operator) in self.repairer.operators.iter() {
+            let region = self.region(id);
             let voters = region.info.voting_stores();
             let stage = operator.stage().cloned().unwrap_or_default();
             for store in stage.difference(&voters) {
@@ -266,7 +270,7 @@ impl Cluster {
             assert!(self.now_ms < end_ms, "no rest: {:?}", self.repairer.operators);
             let steps = self.steps.len();
             self.tick();
-            if self.steps.len() > steps || !self.repairer.operators.is_empty() {
+            if self.steps.len() > steps || self.repairer.operators.len() > 0 {
                 calm_since_ms = self.now_ms;
             }
         }

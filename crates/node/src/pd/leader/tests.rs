@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use flotilla_identity::{FEATURE_LEVEL, RegisterRefusal, RegisterRequest, StoreUuid};
+use flotilla_placement::{RegionInfo, ReplicaInfo, ReplicaRole};
 use flotilla_region::{
     Descriptor, Epoch, Event, Index, Peer, PeerId, RegionId, Reject, RemovedPeers, RoleChange,
     Space,
@@ -11,6 +12,7 @@ use flotilla_vfs::fault::FaultFs;
 use tonic::Code;
 
 use super::super::context::{PdConfig, PdContext};
+use super::super::registration::NotRegistered;
 use super::*;
 use crate::clock::Clock;
 use crate::driver::context::{NodeContext, WorkQueues};
@@ -21,6 +23,7 @@ use crate::driver::shard_message::{Mailboxes, ShardMessage};
 use crate::driver::tickets::{TicketAnswer, Tickets};
 use crate::failure::NodeFailure;
 use crate::test_store;
+use crate::transport::PeerConnections;
 
 const TERM: Term = Term(5);
 
@@ -143,6 +146,11 @@ impl World {
         }
     }
 
+    fn driver(&self) -> PdContext {
+        let (router, membership) = (self.router.clone(), self.membership.clone());
+        PdContext::new(router, membership, PeerConnections::default(), PdConfig::default())
+    }
+
     async fn pd_leader(&self) -> Arc<PdLeader> {
         let pd_leader = PdLeader::start_term(self.router.clone(), self.membership.clone(), TERM);
         self.told(Region::Leads, pd_leader).await.expect("the region leads")
@@ -225,7 +233,8 @@ async fn a_store_is_registered_once_its_row_is_written() {
     let (again, _) = register(request(9, "s9")).await.unwrap().unwrap();
     assert_eq!((again, row().version), (store, before.version + 2));
     let refusal = register(request(11, "s10")).await.unwrap().unwrap_err();
-    assert!(matches!(refusal, RegisterRefusal::NameTaken { .. }), "{refusal}");
+    let is_taken = matches!(refusal, NotRegistered::Refused(RegisterRefusal::NameTaken { .. }));
+    assert!(is_taken, "{refusal}");
     // It knows the store, and no longer whether that still holds.
     let known = request(9, "s9");
     let status = world.told(Region::Deposed, pd_leader.register(&known)).await.unwrap_err();
@@ -233,12 +242,47 @@ async fn a_store_is_registered_once_its_row_is_written() {
     assert_eq!(pd_leader.see(|cluster| cluster.stores().count()), 3);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_store_is_replaced_once_it_may_be_lost() {
+    let world = World::new();
+    let pd_leader = world.pd_leader().await;
+    let leader = &pd_leader;
+    let register = |asked| world.told(Region::Leads, async move { leader.register(&asked).await });
+    let (old, _) = register(request(9, "s9")).await.unwrap().unwrap();
+    let replace = |uuid| {
+        let asked = RegisterRequest { is_replacement: true, ..request(uuid, "s9") };
+        register(asked)
+    };
+    let version = pd_leader.registry.lock().registry().version;
+    let young = replace(10).await.unwrap().unwrap_err();
+    assert!(matches!(young, NotRegistered::NotNow(LossRefusal::YoungLeader(_))), "{young}");
+    tokio::time::advance(Duration::from_secs(10)).await;
+    let unknown = replace(10).await.unwrap().unwrap_err();
+    assert!(matches!(unknown, NotRegistered::NotNow(LossRefusal::UnknownRegion(_))), "{unknown}");
+    assert_eq!(pd_leader.registry.lock().registry().version, version, "nothing is written");
+
+    let replica = ReplicaInfo { id: 201, store: 1, role: ReplicaRole::Voter };
+    let region = RegionInfo { id: 2, replicas: vec![replica], ..RegionInfo::default() };
+    pd_leader.change_view(|view| view.note_system(RegionInfo { id: 1, ..region.clone() }));
+    let report = RegionHeartbeat { region, term: 6, leader: Some(replica) };
+    pd_leader.hear(StoreId(1), &[report], true, 0);
+    let (new, registry) = replace(10).await.unwrap().unwrap();
+    assert!(new > old && registry.is_gone(old) && !registry.is_gone(new));
+    assert_eq!(registry.named("s9").map(|store| store.id), Some(new));
+    let is_lost = |store: StoreId| {
+        pd_leader.see(|view| view.store(store.0).is_some_and(|known| known.standing.is_lost))
+    };
+    assert!(is_lost(old) && !is_lost(new), "repair takes its replicas for missing");
+    assert_eq!(replace(10).await.unwrap().unwrap().0, new, "the answer was lost");
+    let gone = register(request(9, "s9")).await.unwrap().unwrap_err();
+    assert_eq!(gone, NotRegistered::Refused(RegisterRefusal::Gone { store: old }));
+}
+
 /// The leader's state goes with the term, whether another store leads or none does.
 #[tokio::test(start_paused = true)]
 async fn a_leader_steps_down_with_its_term() {
     let world = World::new();
-    let driver =
-        PdContext::new(world.router.clone(), world.membership.clone(), PdConfig::default());
+    let driver = world.driver();
     let following = tokio::spawn(super::super::election::follow(driver.clone()));
     for (term, leader) in [(TERM, Some(peer(2))), (Term(6), None)] {
         let elected = |term, leader| RoleChange {

@@ -1,0 +1,48 @@
+//! The command line as a whole: one subcommand, carried out.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::playground_command::{self, PlaygroundArgs};
+use crate::serve::{self, ServeArgs};
+use crate::{bench, ctl, log_tool, page_tool};
+
+/// A multi-raft storage node that speaks TiKV's RawKV and PD protocols.
+#[derive(Debug, Parser)]
+#[command(name = "flotilla", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs one store
+    Serve(ServeArgs),
+    /// Runs a small cluster on this machine
+    Playground(PlaygroundArgs),
+    /// Asks a running cluster, or writes to it
+    Ctl(ctl::CtlArgs),
+    /// Puts a load on a running cluster and measures
+    Bench(bench::BenchArgs),
+    /// Looks at a log on disk, checks it, copies it, rescues it
+    Log(log_tool::LogArgs),
+    /// Looks at a page file on disk, checks it, draws it, copies it, rescues it
+    Pages(page_tool::PagesArgs),
+}
+
+/// Does what the arguments say, of which the first is the name of the program. Ends the process if
+/// they make no sense, or ask for help.
+#[must_use]
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match Cli::parse_from(args).command {
+        Command::Serve(args) => serve::run(args),
+        Command::Playground(args) => playground_command::run(&args),
+        Command::Ctl(args) => ctl::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Log(args) => log_tool::run(&args),
+        Command::Pages(args) => page_tool::run(&args),
+    }
+}

@@ -1,0 +1,273 @@
+//! The state of a store: drained for a restart, leaving, lost, or up again.
+
+use std::io::Write;
+use std::time::Instant;
+
+use flotilla_proto::peers::{ChangeStoreRequest, KnownStore, StatsResponse, StoreChange};
+use serde_json::json;
+
+use super::placement::{self, LOOK};
+use super::region::Wait;
+use super::stores::state_word;
+use super::text::ByteFormat;
+use super::transfer::{find, store_id};
+use crate::diagnosis::reason;
+use crate::tool::{ClusterTarget, Error};
+
+#[derive(Clone, Debug, clap::Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Has a store lead nothing and get no replicas: `flotilla ctl store drain s1`
+    ///
+    /// For a restart, or work on its machine: it keeps its replicas. Waits until it leads nothing.
+    /// `flotilla ctl store cancel s1` when it is back.
+    Drain {
+        /// Name or number of the store
+        store: String,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Moves all replicas off a store, and takes it out of the cluster: `flotilla ctl store leave s4`
+    ///
+    /// Waits until it has left: its process ends then, and its directory is not needed any more.
+    /// Refused if the other stores are too few for the replicas of each region.
+    Leave {
+        /// Name or number of the store
+        store: String,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Declares that a store never comes back: `flotilla ctl store lost s2`
+    ///
+    /// For a store whose disk is gone, if no new one is at hand; else start the new one with
+    /// --replace. The store must have been silent for ten seconds, and each region must have a
+    /// majority on the others. Its directory can never be used again.
+    Lost {
+        /// Name or number of the store
+        store: String,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Ends `drain` or `leave`: the store takes part again
+    Cancel {
+        /// Name or number of the store
+        store: String,
+        #[command(flatten)]
+        wait: Wait,
+    },
+}
+
+/// Changes the state of a store, and waits for what follows from it.
+pub(crate) async fn run(
+    target: &ClusterTarget,
+    command: &StoreCommand,
+    format: ByteFormat,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let (name, wait, change) = match command {
+        StoreCommand::Drain { store, wait } => (store, wait, StoreChange::Drain),
+        StoreCommand::Leave { store, wait } => (store, wait, StoreChange::Leave),
+        StoreCommand::Lost { store, wait } => (store, wait, StoreChange::Lost),
+        StoreCommand::Cancel { store, wait } => (store, wait, StoreChange::Cancel),
+    };
+    let stores = target.registered_stores().await?;
+    let store = find(&stores, name)?;
+    let until = placement::end_of(wait.seconds);
+    let mut told = String::new();
+    begin(target, &stores, store, change, until, &mut told).await?;
+    loop {
+        let now = look(target, store_id(store)).await?;
+        if now.is_reached(change) {
+            return now.done(change, format, out);
+        }
+        now.tell(&now.words(), &mut told);
+        if Instant::now() >= until {
+            let (name, words) = (&now.store.name, now.words());
+            return Err(Error::Refused(format!("{name} is not there yet: {words}; it goes on")));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Has the leader of placement write the change.
+async fn begin(
+    target: &ClusterTarget,
+    stores: &[KnownStore],
+    store: &KnownStore,
+    change: StoreChange,
+    until: Instant,
+    told: &mut String,
+) -> Result<(), Error> {
+    let request = ChangeStoreRequest { store_id: store_id(store), change: change.into() };
+    loop {
+        let response = placement::ask(target, stores, until, async |operator| {
+            let response = operator.change_store(request).await?;
+            Ok((!response.is_led_elsewhere).then_some(response))
+        });
+        let response = response.await?;
+        match response.refusal {
+            refusal if refusal.is_empty() => return Ok(()),
+            refusal if !response.is_passing || Instant::now() >= until => {
+                return Err(Error::Refused(refusal));
+            }
+            refusal => tell(&store.name, &refusal, told),
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// One line on standard error for each thing that is new.
+fn tell(name: &str, words: &str, told: &mut String) {
+    if words != told {
+        eprintln!("{name}: {words}");
+        words.clone_into(told);
+    }
+}
+
+/// A store as the registry has it, and as it describes itself.
+struct SeenStore {
+    store: KnownStore,
+    answer: Result<StatsResponse, flotilla_client::Error>,
+}
+
+async fn look(target: &ClusterTarget, id: u64) -> Result<SeenStore, Error> {
+    let stores = target.registered_stores().await?;
+    let found = stores.into_iter().find(|store| store_id(store) == id);
+    let store = found.ok_or_else(|| Error::Absent(format!("there is no store {id}")))?;
+    let address = store.store.clone().unwrap_or_default().address;
+    let answer = target.observer(&address)?.stats().await;
+    // Another store may listen there by now.
+    let answer = answer.and_then(|stats| match stats.store_id == id {
+        true => Ok(stats),
+        false => Err(flotilla_client::Error::NotServing {
+            endpoint: address,
+            reason: format!("store {} listens there", stats.store_id),
+        }),
+    });
+    Ok(SeenStore { store, answer })
+}
+
+impl SeenStore {
+    fn is_reached(&self, change: StoreChange) -> bool {
+        let state = state_word(&self.store);
+        match change {
+            StoreChange::Drain => {
+                state == "draining" && self.answer.as_ref().is_ok_and(|stats| stats.leaders == 0)
+            }
+            StoreChange::Leave => state == "removed",
+            StoreChange::Lost => state == "lost",
+            StoreChange::Cancel => state == "up",
+            StoreChange::None => true,
+        }
+    }
+
+    fn words(&self) -> String {
+        let state = state_word(&self.store);
+        match &self.answer {
+            Ok(StatsResponse { leaders, replicas, .. }) => {
+                format!("{state}, {replicas} replicas, {leaders} of them leaders")
+            }
+            Err(error) => format!("{state}, no answer ({})", reason(error)),
+        }
+    }
+
+    fn tell(&self, words: &str, told: &mut String) {
+        tell(&self.store.name, words, told);
+    }
+
+    fn done(
+        &self,
+        change: StoreChange,
+        format: ByteFormat,
+        out: &mut impl Write,
+    ) -> Result<(), Error> {
+        let (name, state) = (&self.store.name, state_word(&self.store));
+        if format.is_json {
+            let stats = self.answer.as_ref().ok();
+            let row = json!({
+                "store": store_id(&self.store),
+                "name": name,
+                "state": state,
+                "replicas": stats.map(|stats| stats.replicas),
+                "leaders": stats.map(|stats| stats.leaders),
+            });
+            return Ok(writeln!(out, "{row:#}")?);
+        }
+        let words = match change {
+            StoreChange::Drain => {
+                format!("{name} is drained: it leads nothing, and may be stopped for a while")
+            }
+            StoreChange::Leave => {
+                format!("{name} has left: its process ends, and its directory is not needed")
+            }
+            StoreChange::Lost => {
+                format!("{name} is lost for ever: other stores get the replicas that it had")
+            }
+            StoreChange::Cancel | StoreChange::None => format!("{name} is {state}"),
+        };
+        Ok(writeln!(out, "{words}")?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flotilla_proto::metapb;
+    use flotilla_proto::peers::StoreState;
+
+    use super::*;
+
+    fn seen(state: StoreState, leaders: u64) -> SeenStore {
+        let store = KnownStore {
+            name: "s4".to_owned(),
+            store: Some(metapb::Store { id: 4, ..Default::default() }),
+            state: state.into(),
+            ..Default::default()
+        };
+        let answer = Ok(StatsResponse { store_id: 4, replicas: 7, leaders, ..Default::default() });
+        SeenStore { store, answer }
+    }
+
+    fn silent(state: StoreState) -> SeenStore {
+        let reason = "refused".to_owned();
+        let error = flotilla_client::Error::Unreachable { endpoints: "h:4".to_owned(), reason };
+        SeenStore { answer: Err(error), ..seen(state, 0) }
+    }
+
+    #[test]
+    fn a_change_is_reached_when_its_store_is_where_it_should_be() {
+        use StoreState::{StoreDraining, StoreLeaving, StoreLost, StoreRemoved, StoreUp};
+        for (change, seen, reached) in [
+            (StoreChange::Drain, seen(StoreDraining, 0), true),
+            (StoreChange::Drain, seen(StoreDraining, 1), false),
+            (StoreChange::Drain, silent(StoreDraining), false),
+            (StoreChange::Drain, seen(StoreUp, 0), false),
+            (StoreChange::Leave, seen(StoreLeaving, 0), false),
+            (StoreChange::Leave, silent(StoreRemoved), true),
+            (StoreChange::Lost, silent(StoreLost), true),
+            (StoreChange::Cancel, seen(StoreUp, 3), true),
+            (StoreChange::Cancel, seen(StoreDraining, 3), false),
+        ] {
+            assert_eq!(seen.is_reached(change), reached, "{change:?} {}", seen.words());
+        }
+    }
+
+    #[test]
+    fn the_progress_and_the_end_are_told() {
+        let words = seen(StoreState::StoreLeaving, 2).words();
+        assert_eq!(words, "leaving, 7 replicas, 2 of them leaders");
+        assert!(silent(StoreState::StoreDraining).words().starts_with("draining, no answer ("));
+        let said = |seen: &SeenStore, change, is_json| {
+            let mut out = vec![];
+            seen.done(change, ByteFormat { is_hex: false, is_json }, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let drained = seen(StoreState::StoreDraining, 0);
+        assert!(said(&drained, StoreChange::Drain, false).starts_with("s4 is drained"));
+        let row: serde_json::Value =
+            serde_json::from_str(&said(&drained, StoreChange::Drain, true)).unwrap();
+        let expected =
+            json!({ "store": 4, "name": "s4", "state": "draining", "replicas": 7, "leaders": 0 });
+        assert_eq!(row, expected);
+        let left = said(&silent(StoreState::StoreRemoved), StoreChange::Leave, false);
+        assert!(left.starts_with("s4 has left"), "{left}");
+    }
+}

@@ -1,0 +1,114 @@
+//! Changes of the states of stores in the registry: those that an operator asks for, and the end of a
+//! store that has left.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use flotilla_identity::{StateChange, StateRefusal, StoreState};
+use flotilla_placement::{ExitRefusal, LossRefusal};
+use flotilla_region::StoreId;
+use tokio::time::{Instant, timeout_at};
+
+use super::leader::{PATIENCE, PdLeader};
+use super::registration::RegistryWrite;
+
+/// Why the state of a store is not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotChanged {
+    /// The registry does not allow it.
+    #[error(transparent)]
+    State(#[from] StateRefusal),
+    /// The cluster would not get along without what the store has.
+    #[error("store {0}: {1}")]
+    Exit(StoreId, ExitRefusal),
+    /// The store cannot be declared lost now.
+    #[error(transparent)]
+    Loss(#[from] LossRefusal),
+    /// Whether it was written is not known.
+    #[error("placement cannot write its registry now: ask again")]
+    Unwritten,
+}
+
+impl NotChanged {
+    /// Whether it may be otherwise in a moment, by itself. `is_young`: stores have not reported yet.
+    pub(super) fn is_passing(&self, is_young: bool) -> bool {
+        match self {
+            Self::Exit(_, ExitRefusal::NoSuccessor) => is_young,
+            Self::Loss(LossRefusal::YoungLeader(_)) | Self::Unwritten => true,
+            Self::State(_) | Self::Exit(..) | Self::Loss(_) => false,
+        }
+    }
+}
+
+impl PdLeader {
+    /// Changes the state of a store; the new one. Returns once that is committed.
+    pub(super) async fn change_store(
+        self: &Arc<Self>,
+        store: StoreId,
+        change: StateChange,
+    ) -> Result<StoreState, NotChanged> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            // Enabled before the look, so that no notification is missed between the two.
+            let mut settled = pin!(self.settled.notified());
+            settled.as_mut().enable();
+            let (changed, state, name) = {
+                let row = self.registry.lock();
+                let changed = row.registry().with_state(store, change)?;
+                let record = row.registry().store(store).cloned().unwrap_or_default();
+                (changed, record.state, record.name)
+            };
+            let Some(changed) = changed else {
+                // A later leader may have changed it again.
+                self.confirm().await.map_err(|_| NotChanged::Unwritten)?;
+                return Ok(state);
+            };
+            self.check_change(store, change)?;
+            // In a task of its own: the caller may be dropped, but the outcome must be learnt.
+            let pd_leader = Arc::clone(self);
+            let to = changed.store(store).map(|record| record.state).unwrap_or_default();
+            let written = tokio::spawn(async move { pd_leader.write_registry(changed).await });
+            match written.await.unwrap_or(RegistryWrite::Unknown) {
+                // Found to be another row: the look at it says what is to be done.
+                RegistryWrite::Settled => {
+                    tracing::info!(%store, name, "the store was {}, and is {}", state.word(), to.word());
+                }
+                RegistryWrite::Busy => {
+                    let is_changing = self.registry.lock().is_changing();
+                    if is_changing && timeout_at(until, settled).await.is_err() {
+                        return Err(NotChanged::Unwritten);
+                    }
+                }
+                RegistryWrite::Unknown => return Err(NotChanged::Unwritten),
+            }
+            if Instant::now() >= until {
+                return Err(NotChanged::Unwritten);
+            }
+        }
+    }
+
+    /// Whether the cluster gets along with the change.
+    fn check_change(&self, store: StoreId, change: StateChange) -> Result<(), NotChanged> {
+        let (now_ms, repair) = (self.now_ms(), self.repair());
+        let exit = match change {
+            StateChange::Drain => self.see(|view| repair.check_drain(now_ms, view, store.0)),
+            StateChange::Leave => self.see(|view| repair.check_leave(now_ms, view, store.0)),
+            StateChange::Lost => return Ok(self.check_loss(store)?),
+            StateChange::Cancel | StateChange::Removed => Ok(()),
+        };
+        exit.map_err(|why| NotChanged::Exit(store, why))
+    }
+
+    /// Removes the stores that leave and have nothing more to do here.
+    pub(super) async fn remove_emptied(self: &Arc<Self>) {
+        let (now_ms, here) = (self.now_ms(), self.router().identity().store.0);
+        for store in self.see(|view| self.repair().emptied(now_ms, view, here)) {
+            if let Err(why) = self.change_store(StoreId(store), StateChange::Removed).await {
+                tracing::info!(
+                    store,
+                    "the store has left, and the registry does not say so yet: {why}"
+                );
+            }
+        }
+    }
+}
