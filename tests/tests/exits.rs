@@ -34,7 +34,7 @@ async fn each_store_is_drained_and_started_again() {
         assert_eq!((&drained["state"], &drained["leaders"]), (&"draining".into(), &0.into()));
         assert_eq!(drained["replicas"], REGIONS + 1);
         let stores = cluster.ctl("--json stores").await.json();
-        assert_eq!(stores[place]["standing"], "draining");
+        assert_eq!(stores[place]["registry_state"], "draining");
         cluster.stop(place);
         load.progress(50).await;
         cluster.restart(place);

@@ -211,6 +211,7 @@ async fn register(endpoint: &str, uuid: StoreUuid, name: &str, address: &str) ->
         labels: Vec::new(),
         level: FEATURE_LEVEL,
         schema: SCHEMA_VERSION,
+        replace: false,
     };
     leader.register(request).await.unwrap().into_inner()
 }

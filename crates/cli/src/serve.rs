@@ -8,8 +8,21 @@ use flotilla_node::{Node, NodeConfig, set_sched_slice};
 
 use crate::{fail_stop, logging, signals};
 
+/// Shown below the flags.
+const EXAMPLES: &str = "\
+Examples:
+  One store alone:
+    flotilla serve --data-dir /var/lib/flotilla
+  The first of three that begin a cluster:
+    flotilla serve --name s1 --initial-cluster s1=h1:20160,s2=h2:20160,s3=h3:20160
+  A fourth store for a cluster that runs:
+    flotilla serve --name s4 --addr h4:20160 --join h1:20160,h2:20160 --label zone=b
+  A new disk for the second, whose directory is lost for ever:
+    flotilla serve --name s2 --addr h2:20160 --replace --join h1:20160,h3:20160";
+
 /// The arguments of `flotilla serve`. Flags win over the file.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct ServeArgs {
     /// TOML file with settings; see docs/configuration.md
     #[arg(long, value_name = "FILE")]
@@ -40,7 +53,8 @@ pub struct ServeArgs {
     /// With --join: the store of this name lost its directory for ever, and this one takes its place
     #[arg(long)]
     pub replace: bool,
-    /// Where the store stands, as zone=a; may be given several times [default: the labels it has]
+    /// Where the store stands, as zone=a: no two replicas of a region are in one zone while another
+    /// has a store; may be given several times [default: the labels it has]
     #[arg(long, value_name = "KEY=VALUE")]
     pub label: Vec<String>,
     /// Number that the cluster must have [default: any]

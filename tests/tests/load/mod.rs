@@ -48,6 +48,7 @@ impl Load {
     }
 
     /// Checks that no client has seen an error so far.
+    #[allow(dead_code, reason = "each test program uses a part of it")]
     pub(crate) fn no_errors(&self) {
         let errors = self.shared.errors.lock().unwrap();
         assert!(errors.is_empty(), "{} errors: {:?}", errors.len(), errors.first());

@@ -21,6 +21,8 @@ use tempfile::TempDir;
 const SETTINGS: &str = "FLOTILLA_TEST_STORE";
 /// Set for a store that is started with `--new`.
 const NEW: &str = "FLOTILLA_TEST_NEW";
+/// Set for a store that is started with `--replace`.
+const REPLACE: &str = "FLOTILLA_TEST_REPLACE";
 /// The arguments of a process that is the command line, one a line.
 const ARGUMENTS: &str = "FLOTILLA_TEST_ARGUMENTS";
 /// Begins the output of such a process; before it is what the test program says.
@@ -239,6 +241,11 @@ impl Processes {
         self.spawn(place, &[(NEW, "1")]);
     }
 
+    /// The same, with `--replace`.
+    pub(crate) fn restart_to_replace(&mut self, place: usize) {
+        self.spawn(place, &[(REPLACE, "1")]);
+    }
+
     fn spawn(&mut self, place: usize, variables: &[(&str, &str)]) {
         assert!(self.stores[place].is_none(), "store {place} runs");
         let log = fs::File::options().create(true).append(true).open(self.log_path(place)).unwrap();
@@ -247,6 +254,7 @@ impl Processes {
             .args(["--exact", "processes::runs_a_store_if_told_to", "--nocapture"])
             .env(SETTINGS, settings_path(self.dir.path(), place))
             .env_remove(NEW)
+            .env_remove(REPLACE)
             .envs(variables.iter().copied())
             .envs((self.environment)(place))
             // Ends when this process does, however that happens.
@@ -408,8 +416,9 @@ fn runs_a_store_if_told_to() {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
-    let new = std::env::var_os(NEW).is_some();
-    let code = serve::run(ServeArgs { config: Some(settings.into()), new, ..ServeArgs::default() });
+    let [new, replace] = [NEW, REPLACE].map(|flag| std::env::var_os(flag).is_some());
+    let config = Some(settings.into());
+    let code = serve::run(ServeArgs { config, new, replace, ..ServeArgs::default() });
     std::process::exit(i32::from(code != ExitCode::SUCCESS));
 }
 

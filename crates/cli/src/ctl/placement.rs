@@ -6,7 +6,7 @@ use flotilla_client::StoreOperator;
 use flotilla_proto::peers::KnownStore;
 
 use crate::diagnosis::reason;
-use crate::tool::{ClusterTarget, Error};
+use crate::tool::{ClusterTarget, Error, is_gone};
 
 /// Between two looks at what is waited for, and for the leader of placement.
 pub(super) const LOOK: Duration = Duration::from_millis(200);
@@ -27,7 +27,8 @@ pub(super) async fn ask<T>(
 ) -> Result<T, Error> {
     loop {
         let mut silent = vec![];
-        for store in stores {
+        // The address of one that is gone may be its successor's.
+        for store in stores.iter().filter(|store| !is_gone(store)) {
             let address = store.store.clone().unwrap_or_default().address;
             match request(StoreOperator::new(&address, &target.config())?).await {
                 Ok(Some(answer)) => return Ok(answer),

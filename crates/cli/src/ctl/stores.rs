@@ -75,10 +75,10 @@ pub(super) async fn run(
     format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
-    let seen = ask_all(target, look).await?;
-    // They are not asked: the address of one may be its successor's.
-    let mut gone = target.registered_stores().await?;
-    gone.retain(is_gone);
+    let (gone, here): (Vec<_>, Vec<_>) =
+        target.registered_stores().await?.into_iter().partition(is_gone);
+    // The others are not asked: the address of one may be its successor's.
+    let seen = ask_all(target, here, look).await?;
     let holders = seen.iter().filter_map(|seen| seen.answer.as_ref().ok()?.registry.clone());
     let holders = holders.max_by_key(|holders| holders.version);
     if format.is_json {
@@ -121,7 +121,7 @@ fn write_table(
         // A store that is up is not worth the word.
         let standing = match store.state() {
             StoreState::StoreUp => String::new(),
-            state => format!("{}, ", state_word(state)),
+            _ => format!("{}, ", state_word(store.state())),
         };
         match answer {
             Ok(StoreView { stats, .. }) => {
@@ -203,7 +203,7 @@ fn record_to_json(store: &KnownStore) -> Value {
         "id": place.id,
         "name": store.name,
         "address": place.address,
-        "standing": state_word(store.state()),
+        "registry_state": state_word(store.state()),
         "uuid": uuid(store),
         "starts": store.starts,
         "feature_level": store.level,
@@ -352,7 +352,7 @@ mod tests {
         let lost_row = states.iter().find(|line| line.contains("s2")).unwrap();
         assert!(lost_row.contains("lost") && !lost_row.contains("up"), "{table}");
         let row = gone_to_json(&lost[0]);
-        assert_eq!((&row["state"], &row["standing"]), (&json!("lost"), &json!("lost")));
+        assert_eq!((&row["state"], &row["registry_state"]), (&json!("lost"), &json!("lost")));
         assert_eq!((&row["up"], &row["holds_registry"]), (&json!(false), &json!(false)));
         let mut out = vec![];
         write_table(&answers(&[1, 2]), &[], &mut out).unwrap();
@@ -360,7 +360,7 @@ mod tests {
         let [_, leaving] = &answers(&[1, 2])[..] else { panic!() };
         let holders = RegistryHolders { version: 1, stores: [2].into() };
         let row = store_to_json(leaving, Some(&holders));
-        assert_eq!((&row["state"], &row["standing"]), (&json!("up"), &json!("leaving")));
+        assert_eq!((&row["state"], &row["registry_state"]), (&json!("up"), &json!("leaving")));
         assert_eq!(row["holds_registry"], true);
     }
 
@@ -418,7 +418,7 @@ mod tests {
         let row =
             store_to_json(&StoreAnswer { store: store(1, StoreState::StoreUp), answer }, None);
         let keys = "address feature_level id leaders log_lines_lost log_reads_failed log_syncs \
-             name reads_failed replicas replicas_without_leader standing starts state stores_connected \
+             name reads_failed registry_state replicas replicas_without_leader starts state stores_connected \
              stores_known up uptime_ms uuid version writes_acknowledged";
         let pages = "cached_bytes checkpoints dirty_bytes file_bytes free_bytes moved_bytes \
              oldest_root_age pending_bytes punched_bytes reclaimed_bytes retired_bytes roots \
