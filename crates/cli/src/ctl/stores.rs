@@ -75,10 +75,10 @@ pub(super) async fn run(
     format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
-    let seen = ask_all(target, look).await?;
-    // They are not asked: the address of one may be its successor's.
-    let mut gone = target.registered_stores().await?;
-    gone.retain(is_gone);
+    let (gone, here): (Vec<_>, Vec<_>) =
+        target.registered_stores().await?.into_iter().partition(is_gone);
+    // The others are not asked: the address of one may be its successor's.
+    let seen = ask_all(target, here, look).await?;
     let holders = seen.iter().filter_map(|seen| seen.answer.as_ref().ok()?.registry.clone());
     let holders = holders.max_by_key(|holders| holders.version);
     if format.is_json {

@@ -24,16 +24,17 @@ pub(super) struct StoreAnswer<A> {
     pub(super) answer: Result<A, flotilla_client::Error>,
 }
 
-/// Asks every store of the cluster the same thing.
+/// Asks each of these stores the same thing.
 pub(super) async fn ask_all<A: Send + 'static, F>(
     target: &ClusterTarget,
+    stores: Vec<KnownStore>,
     ask: impl Fn(flotilla_client::Observer) -> F,
 ) -> Result<Vec<StoreAnswer<A>>, Error>
 where
     F: Future<Output = Result<A, flotilla_client::Error>> + Send + 'static,
 {
     let mut asking = JoinSet::new();
-    for (place, store) in target.stores().await?.into_iter().enumerate() {
+    for (place, store) in stores.into_iter().enumerate() {
         let address = store.store.clone().unwrap_or_default().address;
         let answer = ask(target.observer(&address)?);
         asking.spawn(async move { (place, StoreAnswer { store, answer: answer.await }) });
@@ -48,7 +49,8 @@ pub(crate) async fn gather_regions(
     target: &ClusterTarget,
     wanted: impl Fn(&RegionStatus) -> bool,
 ) -> Result<BTreeMap<u64, RegionSummary>, Error> {
-    let seen = ask_all(target, async |observer| observer.regions().await).await?;
+    let stores = target.stores().await?;
+    let seen = ask_all(target, stores, async |observer| observer.regions().await).await?;
     let mut regions = BTreeMap::<u64, RegionSummary>::new();
     for StoreAnswer { store, answer } in seen {
         match answer {
