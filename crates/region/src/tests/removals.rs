@@ -122,6 +122,14 @@ fn a_replica_waits_until_nothing_is_under_way_and_gives_back_what_waits() {
     assert_eq!(single.shard.stats().late_answers, 3);
 }
 
+#[test]
+fn a_replica_waits_for_its_writes_although_nothing_is_committed() {
+    let mut single = replica();
+    let written = single.receive(append(1, 0, &[(1, 1)], 0));
+    assert!(single.step(vec![notice(NoticeKind::End, 3, 5)]).ends.is_empty());
+    assert_eq!(single.step(persisted(&written)).ends, [end_of(3)]);
+}
+
 /// C12c: the store was asked by an earlier replica of the slot.
 #[test]
 fn answers_to_an_earlier_replica_are_dropped() {
