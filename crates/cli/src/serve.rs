@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use flotilla_node::config::ConfigError;
-use flotilla_node::{Node, NodeConfig, set_sched_slice};
+use flotilla_node::{FirstStart, Node, NodeConfig, set_sched_slice};
 
 use crate::{fail_stop, logging, signals};
 
@@ -50,7 +50,7 @@ pub struct ServeArgs {
     /// Members of a running cluster that this store joins, if its directory is empty
     #[arg(long, value_name = "HOST:PORT,...")]
     pub join: Option<String>,
-    /// With --join: the store of this name lost its directory for ever, and this one takes its place
+    /// With --join: the store of this name lost its directory for ever, this one takes its place
     #[arg(long)]
     pub replace: bool,
     /// Where the store stands, as zone=a: no two replicas of a region are in one zone while another
@@ -78,7 +78,7 @@ impl ServeArgs {
     ///
     /// # Errors
     ///
-    /// As [`NodeConfig::read`], and for a label that is none.
+    /// As [`NodeConfig::read`], for a label that is none, and for flags that exclude each other.
     pub fn config(self) -> Result<NodeConfig, ConfigError> {
         let mut config = match &self.config {
             Some(path) => NodeConfig::read(path)?,
@@ -97,8 +97,16 @@ impl ServeArgs {
         put(&mut config.cluster_id, self.cluster_id);
         put(&mut config.regions, self.regions);
         put(&mut config.log, self.log);
-        config.new = self.new;
-        config.replace = self.replace;
+        config.first_start = match (self.new, self.replace) {
+            (false, false) => FirstStart::Usual,
+            (true, false) => FirstStart::New,
+            (false, true) => FirstStart::Replace,
+            (true, true) => {
+                let words = "--new and --replace are both given: begin a new cluster, or take a \
+                             lost store's place in one; take one of the two out";
+                return Err(ConfigError::Value(words.to_owned()));
+            }
+        };
         config.also_listen.extend(self.also_listen);
         Ok(config)
     }
@@ -192,4 +200,31 @@ fn fail(reason: &str) -> ! {
 fn refuse(reason: &str) -> ExitCode {
     fail_stop::say(&format!("flotilla: {reason}"));
     ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_say_what_an_empty_directory_means() {
+        let config = |new, replace| ServeArgs { new, replace, ..ServeArgs::default() }.config();
+        assert_eq!(config(false, true).unwrap().first_start, FirstStart::Replace);
+        assert_eq!(config(true, false).unwrap().first_start, FirstStart::New);
+        assert_eq!(config(false, false).unwrap().first_start, FirstStart::Usual);
+        let both = config(true, true).unwrap_err().to_string();
+        assert!(both.contains("--new and --replace are both given"), "{both}");
+    }
+
+    #[test]
+    fn labels_are_keys_and_values() {
+        let label = |label: &str| {
+            let label = vec![label.to_owned(), "rack=r1".to_owned()];
+            ServeArgs { label, ..ServeArgs::default() }.config()
+        };
+        let labels = label("zone=a").unwrap().labels;
+        assert_eq!((labels["zone"].as_str(), labels["rack"].as_str()), ("a", "r1"));
+        let wrong = label("zone").unwrap_err().to_string();
+        assert!(wrong.contains("--label zone: a label is of the form key=value"), "{wrong}");
+    }
 }

@@ -38,7 +38,7 @@ const HEADINGS: [&str; 12] = [
     "uptime",
 ];
 
-/// What a store says of itself.
+/// The words of a store about itself.
 struct StoreView {
     stats: StatsResponse,
     /// The stores that hold the registry, if this is one of them.
@@ -169,7 +169,7 @@ impl RegistryHolders {
     }
 }
 
-/// What the registry says of a store, for people and for programs.
+/// The registry's word about a store, for people and for programs.
 pub(super) fn state_word(state: StoreState) -> &'static str {
     match state {
         StoreState::StoreUp => "up",
