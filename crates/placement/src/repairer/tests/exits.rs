@@ -43,6 +43,7 @@ fn a_store_leaves_only_if_regions_keep_their_number_of_replicas() {
     for (stores, setting, expected) in [
         (1, 1, Err((0, 1))),
         (2, 3, Ok(())),
+        (2, 1, Ok(())),
         (3, 3, Err((2, 3))),
         (3, 1, Ok(())),
         (4, 3, Ok(())),
@@ -93,6 +94,24 @@ fn a_store_has_left_when_no_region_and_not_itself_knows_of_a_replica() {
     cluster.dead.insert(1);
     cluster.run(LIMITS.target_silent_ms + 4 * LOOK_MS);
     assert_eq!(emptied(&cluster), [1]);
+}
+
+#[test]
+fn where_one_replica_is_set_three_stores_become_two_and_no_region_goes_over_two() {
+    let mut cluster = Cluster::new(3, 6, &[1, 2, 3], 3);
+    cluster.settle();
+    cluster.repairer.set_replicas(1);
+    cluster.settle();
+    let check = |cluster: &Cluster, store| {
+        cluster.repairer.check_leave(cluster.now_ms, &cluster.view, store)
+    };
+    assert_eq!(check(&cluster, 1), Ok(()));
+    cluster.view.note_standing(1, standing(false, true));
+    cluster.settle();
+    assert_eq!(cluster.counts().get(&1).copied().unwrap_or_default(), 0);
+    assert!((1..=7).all(|id| cluster.stores_of(id).len() == 1), "that of placement, too");
+    let refused = check(&cluster, cluster.stores_of(2)[0]).unwrap_err();
+    assert!(matches!(refused, ExitRefusal::OnlyReplica(_)), "{refused}");
 }
 
 #[test]
