@@ -7,7 +7,8 @@
 //! region has one operator at a time, and no store more than a few snapshots on their way in each
 //! direction. Counts of replicas are evened out when nothing else is to be done.
 //!
-//! Nothing is kept across a term: the checks find a half-moved region again and finish it.
+//! Nothing is kept across a term: the checks find a half-moved region again and finish it
+//! (`docs/decisions/0038-replicas-are-repaired-by-what-is-seen.md`).
 //!
 //! Nothing is decided in the first seconds of a term: stores that have not reported seem to be
 //! silent, and their regions unled.

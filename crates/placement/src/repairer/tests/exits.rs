@@ -115,6 +115,25 @@ fn where_one_replica_is_set_three_stores_become_two_and_no_region_goes_over_two(
 }
 
 #[test]
+fn no_store_has_left_while_a_region_is_not_known() {
+    let mut cluster = Cluster::new(4, 12, &[1, 2, 3], 3);
+    cluster.run(1_000);
+    cluster.repairer.set_paused(true);
+    cluster.view.note_standing(4, standing(false, true));
+    let emptied =
+        |cluster: &Cluster| cluster.repairer.emptied(cluster.now_ms, &cluster.view, cluster.here);
+    assert_eq!(emptied(&cluster), [4]);
+    // The next leader of placement, of which nothing but the store itself has heard.
+    let infos = (1..=4).map(|id| StoreInfo { id, ..StoreInfo::default() });
+    cluster.view = ClusterView::new(Config::default(), infos);
+    cluster.view.note_standing(4, standing(false, true));
+    cluster.view.note_replicas(4, 0);
+    assert_eq!(emptied(&cluster), []);
+    cluster.view.note_system(cluster.regions[0].info.clone());
+    assert_eq!(emptied(&cluster), []);
+}
+
+#[test]
 fn a_store_that_a_region_lists_has_not_left_whatever_it_says() {
     let mut cluster = Cluster::new(4, 12, &[1, 2, 3], 3);
     cluster.settle();
