@@ -68,9 +68,8 @@ pub(super) fn target_count(voters: usize, setting: usize, sound: usize) -> usize
     if voters > setting {
         return odd(setting);
     }
-    let target = odd(setting.min(sound)).max(voters);
     // Not more at a time than the plan makes.
-    let reachable = target.min(voters + NEW_REPLICAS_MAX);
+    let reachable = odd(setting.min(sound)).min(voters + NEW_REPLICAS_MAX);
     if reachable > voters { odd(reachable) } else { voters }
 }
 

@@ -143,18 +143,3 @@ fn a_store_that_a_region_lists_has_not_left_whatever_it_says() {
     let (now_ms, here) = (cluster.now_ms, cluster.here);
     assert_eq!(cluster.repairer.emptied(now_ms, &cluster.view, here), []);
 }
-
-#[test]
-fn in_a_young_term_a_refusal_for_want_of_reports_may_pass() {
-    let mut cluster = Cluster::new(4, 1, &[1, 2, 3], 3);
-    let (now_ms, here) = (cluster.now_ms, cluster.here);
-    let refused = cluster.repairer.begin(now_ms, &cluster.view, here, 2, (&[4], &[1]));
-    let refused = refused.unwrap_err();
-    assert_eq!(refused, RepairRefusal::UnknownRegion(2));
-    assert!(cluster.repairer.may_pass(0, &refused));
-    assert!(!cluster.repairer.may_pass(LIMITS.settle_ms, &refused));
-    assert!(!cluster.repairer.may_pass(0, &RepairRefusal::Two));
-    cluster.run(1_000);
-    let again = cluster.repairer.begin(cluster.now_ms, &cluster.view, here, 2, (&[4], &[1]));
-    assert_eq!(again, Ok(()));
-}
