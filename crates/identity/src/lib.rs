@@ -56,10 +56,14 @@ pub use store_identity::{
 
 /// The feature level of this version. Leaders propose nothing that the lowest level of the
 /// cluster's stores does not know.
-pub const FEATURE_LEVEL: u64 = 2;
+pub const FEATURE_LEVEL: u64 = 3;
 
 /// The level from which on a store applies entries that split a region.
 pub const SPLIT_LEVEL: u64 = 2;
+
+/// The level from which on a store applies entries that change the members of a region, and reads
+/// their roles.
+pub const MEMBERSHIP_LEVEL: u64 = 3;
 
 /// The schema of the rows that this version writes.
 pub const SCHEMA_VERSION: u64 = 4;

@@ -1,8 +1,9 @@
 //! Commands that change the region itself (`docs/decisions/0034-a-split-is-an-entry.md`). Each is
 //! an entry of its own, never joined with proposals.
 //!
-//! A change of the replicas is an entry of raft's own kind, whose context is the command; all others
-//! are entries of the normal kind, with the command as their data.
+//! A change of the replicas is an entry of raft's own kind, whose context is the command; all
+//! others are entries of the normal kind, with the command as their data
+//! (`docs/decisions/0036-members-change-one-entry-each.md`).
 //!
 //! A command is a format byte other than that of proposals, a byte that names the command,
 //! and its fields. A command that this version does not know stops the store: to leave it out would

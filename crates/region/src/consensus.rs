@@ -161,11 +161,16 @@ impl Consensus {
         self.raw.raft.lead_transferee.map(PeerId)
     }
 
-    /// Whether a leader sends a replica entries as they come, and does not probe for where the logs
-    /// agree.
+    /// Whether a leader sends a replica entries as they come, and neither probes for where the logs
+    /// agree nor waits for a snapshot. Raft goes on probing a replica that lacks nothing until the
+    /// next entry: in a region at rest it keeps up all the same.
     pub(crate) fn replicates_to(&self, peer: PeerId) -> bool {
-        let progress = self.raw.raft.prs().get(peer.0);
-        progress.is_some_and(|progress| progress.state == ProgressState::Replicate)
+        let last = self.last().0;
+        self.raw.raft.prs().get(peer.0).is_some_and(|progress| match progress.state {
+            ProgressState::Replicate => true,
+            ProgressState::Probe => progress.matched == last,
+            ProgressState::Snapshot => false,
+        })
     }
 
     /// Whether a request for a read index would not be dropped at once.

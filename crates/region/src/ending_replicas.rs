@@ -7,10 +7,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::descriptor::Epoch;
 use crate::effects::EndTask;
 use crate::ids::{PeerId, RegionId};
-use crate::message::{Notice, NoticeKind};
+use crate::message::Notice;
 
 /// Ends under way that others have asked for, and ends that are remembered: a bound on the memory
 /// that others can make this store use.
@@ -66,14 +65,13 @@ impl EndingReplicas {
 
     /// A store waits for an end that is under way.
     pub(crate) fn await_end(&mut self, request: &Notice) {
-        let Notice { region, peer, from, to, .. } = *request;
+        let Notice { region, peer, from, .. } = *request;
         if !self.ends.contains_key(&(region, peer)) && self.ends.len() >= ENDS_MAX {
             return;
         }
         let answers = &mut self.ends.entry((region, peer)).or_default().answers;
         if answers.len() < ASKERS_MAX && answers.iter().all(|answer| answer.to != from) {
-            let (kind, epoch) = (NoticeKind::Ended, Epoch::default());
-            answers.push(Notice { region, from: to, to: from, kind, peer, epoch });
+            answers.push(request.ended());
         }
     }
 
@@ -134,7 +132,9 @@ impl EndingReplicas {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::descriptor::Epoch;
     use crate::ids::StoreId;
+    use crate::message::NoticeKind;
 
     const REGION: RegionId = RegionId(7);
 

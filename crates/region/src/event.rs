@@ -237,12 +237,10 @@ pub enum RegionChange {
     Split {
         /// The entry.
         index: Index,
-        /// The regions that came of it.
+        /// The regions that came of it. The new ones that this store did not make are left out,
+        /// because their replicas here have ended, or are to (R17 in `docs/many-regions.md`): their
+        /// rows are gone.
         regions: SplitRegions,
-        /// The new ones whose replicas on this store have ended already: their rows are gone, and
-        /// no replica of them is made here (R17 in `docs/many-regions.md`). Another list on each
-        /// replica.
-        ended: Vec<RegionId>,
     },
     /// The region has other replicas, or the same ones in other roles. Changes that were void are
     /// left out.

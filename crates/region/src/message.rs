@@ -168,6 +168,12 @@ pub struct Notice {
 }
 
 impl Notice {
+    /// The answer to the question for an end, once a root has it.
+    pub(crate) fn ended(&self) -> Self {
+        let (kind, epoch) = (NoticeKind::Ended, Epoch::default());
+        Self { from: self.to, to: self.from, kind, epoch, ..*self }
+    }
+
     /// The answer in the place of a receiver that never takes part again: a replica that its store
     /// took with it is not waited for, or the region would list it for ever. The store's messages
     /// are refused, so nothing of the replica comes back.

@@ -240,8 +240,8 @@ impl Replica {
         // change that it does not know.
         for change in changes {
             match change {
-                RegionChange::Split { index, regions, ended } => {
-                    self.become_parent(index, regions, &ended, step);
+                RegionChange::Split { index, regions } => {
+                    self.become_parent(index, regions, step);
                 }
                 RegionChange::Membership { change, descriptor, .. } => {
                     self.change_members(&change, descriptor, step);
@@ -312,6 +312,7 @@ impl Replica {
                 self.take_staged(has_unborn, step);
             }
         }
+        self.bear(step);
         self.reset_log(step);
         if !self.is_installing() {
             self.weigh_log(step);
@@ -332,7 +333,6 @@ impl Replica {
         // Before the Readies, so that the question leaves with this step's messages.
         self.read_path.ask(&mut self.consensus, step);
         self.take_readies(step);
-        self.bear(step);
         // After the Readies: a quorum's answer that came in this step grants its reads in this
         // step.
         let region = self.descriptor.id;

@@ -4,6 +4,8 @@ use std::ops::AddAssign;
 
 use flotilla_region::{MembershipChange, RegionChange};
 
+mod corners;
+
 /// Sums over the incarnations of all stores of a run, or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
@@ -153,9 +155,7 @@ pub struct MembershipCoverage {
     pub changes: u64,
     /// Of these, those that entered a joint configuration.
     pub joint: u64,
-    /// Changes in the log that had no effect.
-    pub void: u64,
-    /// Changes that no leader has proposed.
+    /// Changes that a leader was asked for and did not propose, by its own checks.
     pub refused: u64,
     /// Replicas that got a vote.
     pub promoted: u64,
@@ -198,7 +198,6 @@ impl AddAssign for MembershipCoverage {
     fn add_assign(&mut self, more: Self) {
         self.changes += more.changes;
         self.joint += more.joint;
-        self.void += more.void;
         self.refused += more.refused;
         self.promoted += more.promoted;
         self.removed += more.removed;

@@ -17,6 +17,7 @@ mod layout;
 mod membership_planner;
 mod network;
 mod node;
+mod options;
 mod packet;
 mod reference_model;
 mod region_cache;
@@ -33,6 +34,7 @@ mod workload;
 mod world;
 
 pub use coverage::Coverage;
-pub use run::{Options, SimReport, run};
+pub use options::Options;
+pub use run::{SimReport, run};
 pub use workload::ClientCounts;
 pub use world::EventCounts;

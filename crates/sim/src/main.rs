@@ -54,20 +54,18 @@ fn main() -> ExitCode {
         membership: !arguments.no_membership,
         printed: arguments.trace,
     };
-    // A run's panic is in its report; the usual output about threads would drown it.
-    std::panic::set_hook(Box::new(|_| {}));
+    // A run's panic is in its report; the usual output about threads would drown it. A trace of one
+    // run has room for its place.
+    if !arguments.trace {
+        std::panic::set_hook(Box::new(|_| {}));
+    }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = if arguments.trace { 1 } else { arguments.jobs.unwrap_or(cores).max(1) };
     let start = Instant::now();
     let next = AtomicU64::new(arguments.seed);
     let end = arguments.seed.saturating_add(arguments.seeds);
     let (send, receive) = mpsc::channel();
-    let mut summary = RunSummary {
-        has_splits: options.splits,
-        has_transfers: options.transfers,
-        has_membership: options.membership,
-        ..RunSummary::default()
-    };
+    let mut summary = RunSummary::default();
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             let (send, next) = (send.clone(), &next);
@@ -92,15 +90,14 @@ fn main() -> ExitCode {
         }
     });
     summary.print(start.elapsed().as_secs_f64());
-    let untried = summary.untried();
+    let untried = summary.untried(options);
     if !untried.is_empty() {
         println!("FAILED: in none of so many runs there were {}", untried.join(", "));
     }
     if summary.failures > 0 || !untried.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// This many runs of this many events must have reached every corner.
-const SEEDS_MIN: u64 = 100;
+/// Shorter runs need not reach every corner.
 const EVENTS_MIN: u64 = 20_000;
 
 /// One line for a seed that failed, with the command that repeats it.
@@ -126,12 +123,6 @@ fn print_result(report: &SimReport, options: Options, is_alone: bool) {
 struct RunSummary {
     seeds: u64,
     failures: u64,
-    /// Whether regions could be split.
-    has_splits: bool,
-    /// Whether leaders could be transferred.
-    has_transfers: bool,
-    /// Whether members could change.
-    has_membership: bool,
     sum: SimReport,
 }
 
@@ -159,86 +150,10 @@ impl RunSummary {
         sum.trace = sum.trace.wrapping_add(report.trace);
     }
 
-    /// Corners that were never reached although there were many runs.
-    fn untried(&self) -> Vec<&'static str> {
-        // In few or short runs chance alone may leave a corner out.
-        if self.seeds < SEEDS_MIN || self.sum.counts.events < self.seeds * EVENTS_MIN {
-            return Vec::new();
-        }
-        let coverage = &self.sum.coverage;
-        let corners = [
-            ("torn tails", coverage.torn_tails),
-            ("checkpoints", coverage.checkpoints),
-            ("waits before applying", coverage.apply_stalls),
-            ("failed reads of the log", coverage.log.fetches_failed),
-            ("segments purged", coverage.log.segments_purged),
-            ("bytes of pages moved", coverage.pages.moved_bytes),
-            ("bytes of pages trimmed", coverage.pages.trimmed_bytes),
-            ("bytes of pages punched", coverage.pages.punched_bytes),
-            ("bytes of trash reclaimed by upkeep", coverage.pages.reclaimed_bytes),
-            ("bytes of pages scrubbed", coverage.pages.scrubbed_bytes),
-            ("directories exchanged", coverage.identity.directory_swaps),
-            ("stores refused", coverage.identity.refusals),
-            ("suspended machines", coverage.bounds.suspended_us),
-            ("late steps", coverage.bounds.late_steps),
-            ("reads turned back by late steps", coverage.bounds.reads_turned_back),
-            ("wild terms refused", coverage.bounds.wild_terms),
-        ];
-        let snapshots = [
-            ("snapshots sent", coverage.snapshots.sent),
-            ("snapshots that were not sent", coverage.snapshots.unsent),
-            ("snapshots staged", coverage.snapshots.staged),
-            ("snapshots installed", coverage.snapshots.installed),
-            ("snapshots discarded", coverage.snapshots.discarded),
-            ("streams of snapshots cut", coverage.snapshots.cut),
-            ("power losses inside an installation", coverage.snapshots.cuts_at_arrows),
-            ("proposals that a snapshot has passed over", coverage.snapshots.undecided),
-        ];
-        let splits = [
-            ("splits", coverage.splits.applied),
-            ("replicas that only the log had", coverage.splits.unborn),
-            ("votes held for a replica", coverage.splits.held_votes),
-            ("splits applied at once", coverage.splits.several_at_once),
-            ("reads turned back by a split", coverage.splits.reads_turned_back),
-            ("proposals that came after a split", coverage.splits.rejected),
-            ("replicas made by a message", coverage.snapshots.uninitialised),
-            ("starts with replicas without data", coverage.snapshots.uninitialised_starts),
-            ("votes of replicas without data", coverage.snapshots.uninitialised_votes),
-            ("replicas that were not admitted", coverage.snapshots.not_admitted),
-        ];
-        let splits = splits.into_iter().filter(|_| self.has_splits);
-        let transfers = [
-            ("transfers of leaders", coverage.transfers.done),
-            ("transfers of leaders that failed", coverage.transfers.refused),
-        ];
-        let transfers = transfers.into_iter().filter(|_| self.has_transfers);
-        let membership = [
-            ("changes of members", coverage.membership.changes),
-            ("joint configurations", coverage.membership.joint),
-            ("changes of members that had no effect", coverage.membership.void),
-            ("changes of members that were refused", coverage.membership.refused),
-            ("learners that got votes", coverage.membership.promoted),
-            ("replicas removed", coverage.membership.removed),
-            ("replicas ended by a root", coverage.membership.ended),
-            ("replicas ended", coverage.ends.replicas),
-            ("ends of replicas that were not there", coverage.ends.without_replica),
-            ("logs of ended replicas removed", coverage.ends.logs_removed),
-            ("reads turned back by an end", coverage.ends.reads_turned_back),
-            ("ends confirmed", coverage.membership.confirmed),
-            ("notices that came", coverage.membership.notices),
-            ("notices that came late", coverage.membership.late),
-            ("power losses inside an end", coverage.membership.cuts_at_ends),
-        ];
-        let membership = membership.into_iter().filter(|_| self.has_membership);
-        corners
-            .into_iter()
-            .chain(snapshots)
-            .chain(splits)
-            .chain(transfers)
-            .chain(membership)
-            .filter(|(_, count)| *count == 0)
-            .map(|(name, _)| name)
-            .collect()
+    /// Corners that were never reached although there were many long runs.
+    fn untried(&self, options: Options) -> Vec<&'static str> {
+        let are_long = self.sum.counts.events >= self.seeds * EVENTS_MIN;
+        if are_long { self.sum.coverage.untried(self.seeds, options) } else { Vec::new() }
     }
 
     fn print(&self, wall_s: f64) {

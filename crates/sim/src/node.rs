@@ -226,7 +226,7 @@ impl SimNode {
     pub(crate) fn start(
         &mut self,
         now: SimTime,
-        reference_model: &ReferenceModel,
+        reference_model: &mut ReferenceModel,
         out: &mut Outbox,
     ) -> Result<(), StopReason> {
         assert!(!self.is_up(), "store {} is up already", self.place);
@@ -266,7 +266,7 @@ impl SimNode {
         &mut self,
         directory: StoreDirectory,
         now: SimTime,
-        reference_model: &ReferenceModel,
+        reference_model: &mut ReferenceModel,
         out: &mut Outbox,
     ) -> Result<(), StopReason> {
         let settings = Arc::clone(&self.settings);
@@ -277,6 +277,7 @@ impl SimNode {
             HandshakeDriver::new(self.place, self.incarnation, settings.stores, &store, copies);
         let handshakes = handshakes.map_err(|error| self.stop(&error))?;
         self.coverage.torn_tails += u64::from(store.log_recovery().torn_bytes > 0);
+        self.note_tombstones(&store, reference_model)?;
         // Another one at each start, as `Config::seed` demands of the driver.
         let seed = self.rng.u64(..);
         let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
@@ -345,7 +346,7 @@ impl SimNode {
     fn step_bootstrap(
         &mut self,
         now: SimTime,
-        reference_model: &ReferenceModel,
+        reference_model: &mut ReferenceModel,
         out: &mut Outbox,
     ) -> Result<(), StopReason> {
         let time = self.clock.read(now);

@@ -97,6 +97,8 @@ pub(crate) enum ForgedField {
 
 /// More than the versions that the regions of a run get.
 const WILD_VERSION: u64 = 1_000_000;
+/// No replica has this id.
+const WILD_PEER: PeerId = PeerId(1 << 40);
 
 /// One request, from asking to the answer.
 #[derive(Clone, Debug)]
@@ -216,8 +218,9 @@ impl ClientRequest {
             Some(ForgedField::Version) => {
                 precondition.version = Some(region.epoch.version + WILD_VERSION)
             }
-            // An id that the replica there does not have.
-            Some(ForgedField::Peer) => precondition.peer = peer.map(|id| PeerId(id.0 + 50)),
+            // An id that no replica has. Without one the request would claim nothing: the client may
+            // not know the replica there.
+            Some(ForgedField::Peer) => precondition.peer = Some(WILD_PEER),
             Some(ForgedField::Span) => {
                 // The system region has no borders, and no request to it is forged.
                 let outside = if region.end.is_empty() { Bytes::new() } else { region.end.clone() };

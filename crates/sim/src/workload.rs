@@ -275,15 +275,17 @@ impl ClientWorkload {
         waits
     }
 
-    /// A store does not learn what becomes of a proposal: its calls stay without an answer. Returns
-    /// the client that is free now.
+    /// A store does not learn what becomes of a proposal or a transfer: its calls stay without an
+    /// answer. Returns the client that is free now.
     ///
     /// # Errors
     ///
     /// The store owes no answer.
     pub(crate) fn leave_open(&mut self, ticket: Ticket) -> Result<Option<usize>, CheckFailure> {
         let request = &mut self.requests[index(ticket)];
-        if request.state != RequestState::Waiting || request.command.is_none() {
+        // Of a transfer as well, if the replica that began it ends.
+        let is_owed = request.command.is_some() || matches!(request.body, RequestBody::Transfer(_));
+        if request.state != RequestState::Waiting || !is_owed {
             return Err(format!("ticket {ticket} is left open: {request:?}"));
         }
         request.state = RequestState::Lost;

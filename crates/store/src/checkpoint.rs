@@ -37,7 +37,7 @@ pub struct CheckpointedReplica {
     pub installed: Option<StageId>,
 }
 
-/// What a durable root has, and the one before had not.
+/// The news of a durable root: it has them, and the one before had not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointReport {
     /// The replicas that have changed.
@@ -146,6 +146,14 @@ impl CheckpointState {
         assert!(done.txid >= txid, "checkpoint {} is older than the snapshot {txid}", done.txid);
         for (region, since) in &applied {
             check_applied(log, *region, since);
+        }
+        for (region, peer) in &ended {
+            // R12. Its shard would hear of a replica whose slot is free.
+            let here = applied.get(region).map(|since| since.peer);
+            assert!(
+                here.is_none_or(|here| here > *peer),
+                "region {region}: a root has {here:?} and the end of {peer}"
+            );
         }
         // After the root: from here on the log gives up data that only this root has.
         let indexes = applied.values().map(|since| (since.peer, since.index));

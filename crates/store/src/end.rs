@@ -12,7 +12,7 @@ use crate::schema::{self, APPLY, REGION, TOMB, Tombstone, UNINITIALISED, Uniniti
 use crate::snapshot::SnapshotStages;
 use crate::store_log::StoreLog;
 
-/// What the store has carried out of a task to end a replica.
+/// The outcome of a task to end a replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
     /// The region, if it was here with data and is not any more.
@@ -56,6 +56,13 @@ pub(crate) fn end(
     if ended.replicas.is_empty() && peer <= tombstone.peer {
         return Ok(ended);
     }
+    // A tombstone would have kept them from being made.
+    let least = ended.replicas.first().copied();
+    assert!(
+        least.is_none_or(|least| least > tombstone.peer),
+        "region {region}: {least:?} ends, and {} has ended",
+        tombstone.peer
+    );
     tombstone.peer = tombstone.peer.max(peer);
     // Those that a durable log has lost by now are not looked for again.
     tombstone.groups.retain(|group| log.engine().group(group.0).is_some());

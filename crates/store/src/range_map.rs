@@ -102,6 +102,9 @@ impl RangeMap {
             ranges.held.remove(&(before.space, before.start.clone()));
         }
         ranges.promised.remove(&now.id);
+        // R16. Both would answer for the keys.
+        let holder = ranges.holder(&now.range(), Some(now.id));
+        assert!(holder.is_none(), "region {} takes keys of {holder:?}", now.id);
         ranges.hold(now);
     }
 
@@ -131,7 +134,10 @@ impl RangeMap {
 
 impl Ranges {
     fn hold(&mut self, region: &Descriptor) {
-        self.held.insert((region.space, region.start.clone()), (region.end.clone(), region.id));
+        let key = (region.space, region.start.clone());
+        let before = self.held.insert(key, (region.end.clone(), region.id));
+        // It would be gone from the map, and its range free.
+        assert!(before.is_none(), "{} begins where {before:?} does", region.id);
     }
 
     fn holder(&self, range: &KeyRange, except: Option<RegionId>) -> Option<RegionId> {

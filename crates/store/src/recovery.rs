@@ -48,7 +48,7 @@ pub struct RecoveredReplicas {
     pub uninitialised: Vec<UninitialisedReplica>,
 }
 
-/// What a start goes on with.
+/// The result of a start.
 #[derive(Debug, Default)]
 pub(crate) struct Recovery {
     pub(crate) replicas: RecoveredReplicas,

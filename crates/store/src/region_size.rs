@@ -18,7 +18,7 @@ use crate::snapshot_read::{RegionSnapshot, StoreSnapshot};
 /// start or since its rows were replaced, and each time that so many were put into it.
 #[derive(Debug, Default)]
 pub(crate) struct SizeChecks {
-    /// Bytes since the last look, by region. Those of a region that is gone are few.
+    /// Bytes since the last look, by region.
     written: Mutex<BTreeMap<RegionId, u64>>,
 }
 
@@ -62,8 +62,8 @@ impl SizeChecks {
         Ok(())
     }
 
-    /// The rows of the region were replaced by a snapshot's.
-    pub(crate) fn note_installed(&self, region: RegionId) {
+    /// The rows of the region were replaced by a snapshot's, or are gone.
+    pub(crate) fn forget(&self, region: RegionId) {
         self.written.lock().remove(&region);
     }
 }

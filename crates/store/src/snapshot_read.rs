@@ -87,8 +87,13 @@ impl StoreSnapshot {
         Ok(found)
     }
 
-    /// The greatest replica of a region that has ended here; 0 if none has.
-    pub(crate) fn tombstone(&self, region: RegionId) -> Result<PeerId, Error> {
+    /// The greatest replica of a region that has ended here; 0 if none has. A root need not have its
+    /// end yet, unless this is the state that a start has found.
+    ///
+    /// # Errors
+    ///
+    /// The page store failed.
+    pub fn tombstone(&self, region: RegionId) -> Result<PeerId, Error> {
         let Some(tombstones) = self.snapshot.tree(TOMB)? else { return Ok(PeerId(0)) };
         let row = tombstones.get(&schema::region_key(region))?;
         let tombstone = row.map(|row| Tombstone::decode(region, &row)).transpose()?;

@@ -180,8 +180,8 @@ impl Store {
     }
 
     /// Queues all writes, births, compactions and removals of ended replicas' logs as one batch, in
-    /// this order, which is all there after a crash or not at all. Does not wait for the disk: wait for the commit, or call
-    /// [`Store::flush_log`].
+    /// this order, which is all there after a crash or not at all. Does not wait for the disk: wait
+    /// for the commit, or call [`Store::flush_log`].
     ///
     /// Durable once the commit is, if any of the writes asks for it or a birth is by a message.
     ///
@@ -295,6 +295,10 @@ impl Store {
         total: RegionSize,
     ) -> Result<StageOffer, StageError> {
         let store = self.identity.store;
+        // Its shard would drop it when it has come whole, and others would wait for the range.
+        if to <= self.read().tombstone(head.descriptor.id)? {
+            return Err(StageError::InvalidHead("its replica has ended here"));
+        }
         self.stages.begin(&self.pages, &self.ranges, store, (to, head), total)
     }
 
@@ -340,7 +344,7 @@ impl Store {
         let installed =
             snapshot::install(&self.pages, &self.log, &self.ranges, store, staged, task)?;
         self.checkpoints.note_installed(&installed, task.stage);
-        self.sizes.note_installed(installed.region);
+        self.sizes.forget(installed.region);
         self.counters.snapshots_installed.add(1);
         Ok(installed)
     }
@@ -363,6 +367,9 @@ impl Store {
         let places = (&self.ranges, &self.stages);
         let ended = end::end(&self.pages, &self.log, places, self.identity.store, task)?;
         self.checkpoints.note_ended(task, ended.region.is_some());
+        if ended.region.is_some() {
+            self.sizes.forget(task.region);
+        }
         self.counters.replicas_ended.add(ended.replicas.len() as u64);
         Ok(ended)
     }

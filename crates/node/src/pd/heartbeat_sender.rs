@@ -87,7 +87,7 @@ async fn session(context: &PdContext, leader: &KnownStore) -> Result<(), Status>
     let channel =
         endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let (reports, outgoing) = mpsc::channel(QUEUE_COUNT_MAX);
-    let (steps, step_answers) = StepRunner::new(shared.router.clone());
+    let (steps, step_answers) = StepRunner::new(shared.router.clone(), shared.membership.clone());
     let (context, leading) = (context.clone(), BTreeSet::new());
     let mut session = HeartbeatSession { context, leading, echo: 0, steps, step_answers };
     let first = session.everything();

@@ -1,6 +1,7 @@
 //! Carries out the steps that placement asks for: changes of the replicas of regions that this
 //! store leads. Each is answered, with the reason if it was not done.
 
+use flotilla_identity::MEMBERSHIP_LEVEL;
 use flotilla_proto::metapb;
 use flotilla_proto::peers::replica_step::Step;
 use flotilla_proto::peers::{ReplicaStep, StepAnswer, VoteChange};
@@ -10,6 +11,7 @@ use flotilla_region::{
 use tokio::sync::mpsc;
 
 use crate::driver::router::{RequestError, Router};
+use crate::membership::Membership;
 
 /// Answers that wait for the next report; more are dropped, and their steps asked for again.
 const ANSWERS_MAX: usize = 256;
@@ -17,22 +19,27 @@ const ANSWERS_MAX: usize = 256;
 /// Carries out steps, each in a task of its own.
 pub(super) struct StepRunner {
     router: Router,
+    membership: Membership,
     answers: mpsc::Sender<StepAnswer>,
 }
 
 impl StepRunner {
     /// A runner, and the answers.
-    pub(super) fn new(router: Router) -> (Self, mpsc::Receiver<StepAnswer>) {
+    pub(super) fn new(
+        router: Router,
+        membership: Membership,
+    ) -> (Self, mpsc::Receiver<StepAnswer>) {
         let (answers, said) = mpsc::channel(ANSWERS_MAX);
-        (Self { router, answers }, said)
+        (Self { router, membership, answers }, said)
     }
 
     /// Begins to carry a step out.
     pub(super) fn run(&self, step: ReplicaStep) {
         let (router, answers) = (self.router.clone(), self.answers.clone());
+        let level = self.membership.registry().level;
         tokio::spawn(async move {
             let region_id = step.region_id;
-            let result = carry_out(&router, step).await;
+            let result = carry_out(&router, level, step).await;
             tracing::debug!(region_id, ?result, "placement has replicas changed");
             let (refused, reason) = match result {
                 Ok(()) => (false, String::new()),
@@ -52,7 +59,8 @@ struct NotDone {
     reason: String,
 }
 
-async fn carry_out(router: &Router, step: ReplicaStep) -> Result<(), NotDone> {
+/// `level`: the lowest feature level of the cluster's stores.
+async fn carry_out(router: &Router, level: u64, step: ReplicaStep) -> Result<(), NotDone> {
     let ReplicaStep { region_id, conf_version, step } = step;
     let region = RegionId(region_id);
     let change = match step.ok_or_else(|| unknown("it names no change"))? {
@@ -68,8 +76,21 @@ async fn carry_out(router: &Router, step: ReplicaStep) -> Result<(), NotDone> {
             return transfer.map(|_| ()).map_err(|error| later(&error));
         }
     };
+    check_level(level)?;
     let changed = router.change_membership(region, conf_version, change).await;
     changed.map_err(|error| not_done(&error))
+}
+
+/// A store that does not know the entries of such a change would stop at the first.
+fn check_level(level: u64) -> Result<(), NotDone> {
+    if level >= MEMBERSHIP_LEVEL {
+        return Ok(());
+    }
+    let reason = format!(
+        "a store of the cluster runs a version that cannot change the members of regions: the \
+         feature level is {level}, and {MEMBERSHIP_LEVEL} is needed"
+    );
+    Err(NotDone { is_final: false, reason })
 }
 
 /// A step of a placement that is newer than this store.
@@ -119,6 +140,13 @@ fn peer_from_wire(peer: &metapb::Peer) -> Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_change_once_all_stores_know_of_it() {
+        let early = check_level(MEMBERSHIP_LEVEL - 1).unwrap_err();
+        assert!(!early.is_final && early.reason.contains("feature level is 2"), "{early:?}");
+        assert_eq!(check_level(MEMBERSHIP_LEVEL), Ok(()));
+    }
 
     #[test]
     fn a_step_that_time_helps_is_asked_for_again_and_others_are_not() {

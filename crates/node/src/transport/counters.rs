@@ -75,14 +75,15 @@ impl TransportCounters {
         self.snapshot_bytes_sent.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// A snapshot has come, with so many bytes, or it has not.
-    pub(super) fn count_snapshot_received(&self, bytes: Option<u64>) {
-        let Some(bytes) = bytes else {
-            self.snapshots_refused.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
+    /// A snapshot has come, with so many bytes.
+    pub(super) fn count_snapshot_received(&self, bytes: u64) {
         self.snapshots_received.fetch_add(1, Ordering::Relaxed);
         self.snapshot_bytes_received.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A snapshot was offered, and has not come.
+    pub(super) fn count_snapshot_refused(&self) {
+        self.snapshots_refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The counts now.

@@ -1,5 +1,5 @@
-//! The end of a replica: it takes nothing more, applies what is committed, waits until nothing of it
-//! is under way, and asks the store to take it away (R12).
+//! The end of a replica: it takes nothing more, applies what is committed, waits until nothing of
+//! it is under way, and asks the store to take it away (R12).
 
 use super::Replica;
 use crate::effects::{EndTask, RoleChange};

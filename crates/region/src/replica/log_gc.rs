@@ -23,7 +23,9 @@ impl Replica {
 
     /// A message was received.
     pub(super) fn note_heard(&mut self, from: PeerId, message: &Message) {
-        if self.consensus.is_leader() && message.term == self.consensus.term() {
+        // A leader waits for members only.
+        let is_listed = self.descriptor.peer(from).is_some();
+        if is_listed && self.consensus.is_leader() && message.term == self.consensus.term() {
             let wants_snapshot =
                 message.kind == MessageKind::AppendResponse && message.request_snapshot > Index(0);
             self.compactor.note_heard(from, wants_snapshot);

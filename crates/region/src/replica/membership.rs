@@ -102,13 +102,18 @@ impl Replica {
         }
         let raft_change = convert::change_to_raft(change, bytes::Bytes::new());
         self.consensus.apply_change(&raft_change, &self.descriptor);
+        self.forget_unlisted();
+        step.effects.ranges.push(self.descriptor.clone());
+    }
+
+    /// The region has other members: what is known of replicas that it does not list goes.
+    pub(super) fn forget_unlisted(&mut self) {
         let descriptor = &self.descriptor;
         let is_listed = |peer: PeerId| descriptor.peer(peer).is_some();
         self.membership.retain(descriptor);
         self.transfer.retain(descriptor);
         self.compactor.retain(is_listed);
         self.consensus.window_mut().snapshots().retain(is_listed);
-        step.effects.ranges.push(self.descriptor.clone());
     }
 
     /// The end of a removed replica is confirmed, on every replica alike.

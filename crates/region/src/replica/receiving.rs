@@ -1,4 +1,4 @@
-//! Messages of other replicas: which are taken, what raft does not look at, and what a refusal says.
+//! Messages of other replicas: which are taken, what raft does not look at, what a refusal says.
 
 use super::Replica;
 use crate::config::Config;
@@ -8,6 +8,9 @@ use crate::ids::PeerId;
 use crate::message::{Envelope, MessageKind, NoticeKind};
 use crate::message_filter::{self, FilterView, Refusal};
 use crate::step_context::StepContext;
+
+/// Members of this and later configurations whose wild terms are told of.
+const WILD_TERMS_MAX: usize = 16;
 
 impl Replica {
     /// Takes a message from another store, or counts why not.
@@ -35,7 +38,10 @@ impl Replica {
                 step.effects.findings.lost_logs.push(LostLog { region, from, acknowledged, last });
             }
             // Once for each member: it may repeat the message as often as it likes.
-            Refusal::WildTerm if self.reported.wild_terms.insert(from.id) => {
+            Refusal::WildTerm
+                if self.reported.wild_terms.len() < WILD_TERMS_MAX
+                    && self.reported.wild_terms.insert(from.id) =>
+            {
                 let (term, here) = (envelope.message.term, self.consensus.term());
                 step.effects.findings.wild_terms.push(WildTerm { region, from, term, here });
             }

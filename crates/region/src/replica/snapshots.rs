@@ -205,6 +205,7 @@ impl Replica {
         self.compactor.raise_durable(index);
         // R18: raft's configuration is that of the snapshot as well.
         self.descriptor = descriptor;
+        self.forget_unlisted();
         self.split_policy.restart();
         step.stats.snapshots_installed += 1;
         step.effects.ranges.push(self.descriptor.clone());

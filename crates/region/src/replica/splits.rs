@@ -9,7 +9,7 @@ use crate::entry::HardState;
 use crate::epoch;
 use crate::error::Reject;
 use crate::event::RequestPrecondition;
-use crate::ids::{Index, RegionId, Ticket};
+use crate::ids::{Index, Ticket};
 use crate::recovered_replica::RecoveredReplica;
 use crate::step_context::StepContext;
 
@@ -75,7 +75,6 @@ impl Replica {
         &mut self,
         index: Index,
         regions: SplitRegions,
-        ended: &[RegionId],
         step: &mut StepContext<'_>,
     ) {
         let SplitRegions { parent, children } = regions;
@@ -105,10 +104,6 @@ impl Replica {
             );
             // The replicas of a child are on the stores of its parent's.
             let Some(peer) = child.peer_on(self.me.store) else { continue };
-            // R17: other stores were told that it is gone, and it would be back with an empty log.
-            if ended.contains(&child.id) {
-                continue;
-            }
             self.births.push(ReplicaBirth {
                 region: child.id,
                 peer: peer.id,
@@ -128,7 +123,8 @@ impl Replica {
     /// Hands the births of this step out.
     pub(super) fn bear(&mut self, step: &mut StepContext<'_>) {
         // As it is behind the writes of this step, which lie before the births in the batch: other
-        // events may have raised it since the split was told of.
+        // events may have raised it since the split was told of. A snapshot is not among them, for
+        // it is not taken before the births are handed out (R15).
         let parent_hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
         for birth in self.births.drain(..) {
             let BirthOrigin::Split { parent, index, .. } = birth.origin else {

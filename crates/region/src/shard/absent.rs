@@ -82,11 +82,22 @@ impl Shard {
     /// its end is under way or was a moment ago. The store knows of older ends.
     fn is_dead_child(&self, region: RegionId, peer: PeerId) -> bool {
         let slot = self.uninitialised.get(&region);
-        slot.is_some_and(|slot| slot.peer() > peer) || self.ends.covers(region, peer)
+        let is_later = slot.is_some_and(|slot| slot.peer() > peer);
+        is_later || self.is_ending_without_data(region, peer) || self.ends.covers(region, peer)
+    }
+
+    fn is_ending_without_data(&self, region: RegionId, peer: PeerId) -> bool {
+        let slot = self.uninitialised.get(&region);
+        slot.is_some_and(|slot| slot.peer() == peer && slot.is_ending())
     }
 
     /// The split has made rows and a birth of a replica that was removed: they go again.
     fn end_child(&mut self, region: RegionId, peer: PeerId, effects: &mut Effects) {
+        // The task of that end is carried out behind the split, or the store would not have made the
+        // rows. It takes them along.
+        if self.is_ending_without_data(region, peer) {
+            return;
+        }
         if self.ends.has_ended(region, peer) {
             effects.log.removals.push(peer);
         } else {

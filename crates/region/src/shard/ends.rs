@@ -7,14 +7,20 @@ use crate::event::Event;
 use crate::ids::{PeerId, RegionId};
 use crate::kept_logs::KeptLog;
 use crate::message::{Notice, NoticeKind};
+use crate::message_filter::NUMBER_MAX;
 use crate::step_context::StepContext;
 
 impl Shard {
     /// Another store tells of a replica.
     pub(super) fn take_notice(&mut self, notice: Notice, effects: &mut Effects) {
         let Notice { region, kind, peer, .. } = notice;
+        // A tombstone that high would keep each later replica of the region away for good.
+        if !(1..NUMBER_MAX).contains(&peer.0) {
+            self.stats.dropped.malformed += 1;
+            return;
+        }
         let here = self.replicas.get(&region).map(|slot| slot.replica.peer());
-        if kind == NoticeKind::End && peer != PeerId(0) {
+        if kind == NoticeKind::End {
             self.take_end_request(notice, here, effects);
         } else if here.is_some() && !self.is_ending(region) {
             self.touch(region, effects, |replica, step| replica.hear(notice, step));
@@ -45,6 +51,10 @@ impl Shard {
                     if is_ending && slot == peer {
                         self.ends.await_end(&notice);
                     }
+                }
+                // A root has the end: the answer was lost.
+                None if self.ends.has_ended(region, peer) && !self.ends.blocks(region) => {
+                    effects.notices.push(notice.ended());
                 }
                 _ => {
                     // No answer that the store has given before may make the replica.
@@ -131,6 +141,10 @@ impl Shard {
             self.uninitialised.remove(&region);
             has_log = true;
         }
+        // R12: else the slot has a replica whose rows are gone, and others were told that it is, too.
+        let left = self.replicas.get(&region).map(|slot| slot.replica.peer());
+        let left = left.max(self.uninitialised.get(&region).map(|slot| slot.peer()));
+        assert!(left.is_none_or(|left| left > peer), "region {region}: {left:?} outlives {peer}");
         // A question of before would be answered from before.
         self.admissions.end(region, peer);
         let ended = self.ends.ended(region, peer);

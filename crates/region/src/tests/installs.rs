@@ -170,3 +170,31 @@ fn a_snapshot_may_come_in_the_step_of_the_entries_that_it_is_compared_with() {
     assert_eq!(applying.apply[0].entries.len(), 2);
     assert_eq!(single.step(vec![applied(3)]).installs.len(), 1);
 }
+
+/// A snapshot that the log connects with raises the commit index: the births of the step in which
+/// it could be taken do not write an older one behind that.
+#[test]
+fn a_snapshot_in_the_step_of_a_split_waits_for_the_births() {
+    let (mut single, applying) = follower();
+    single.step(persisted(&applying).into_iter().chain([applied(1)]).collect());
+    let entries = single.receive(append(1, 1, &[(2, 1), (3, 1)], 2));
+    let applying = single.step(persisted(&entries));
+    assert_eq!(applying.apply[0].entries[0].entry.index, Index(2));
+    let regions = split_at("m").divide(&descriptor(3)).unwrap();
+    let mut envelope = snapshot(1, 3);
+    envelope.epoch = regions.parent.epoch;
+    envelope.message.snapshot.as_mut().unwrap().descriptor = regions.parent.clone();
+    let staged = Event::SnapshotStaged { envelope, stage: StageId(1) };
+    let changes = vec![RegionChange::Split { index: Index(2), regions }];
+    let split = Event::Applied { region: REGION, index: Index(2), changes, size: None };
+    let born = single.step(vec![staged, split]);
+    assert!(born.log.writes.is_empty() && born.discards.is_empty(), "{born:?}");
+    let BirthOrigin::Split { parent_hard_state, .. } = born.log.births[0].origin else {
+        panic!("{:?}", born.log.births)
+    };
+    assert_eq!(parent_hard_state.commit, Index(2));
+    single.now += 50;
+    let taken = single.step(vec![]);
+    assert_eq!(taken.discards, [StageId(1)]);
+    assert_eq!(taken.log.writes[0].hard_state.unwrap().commit, Index(3));
+}

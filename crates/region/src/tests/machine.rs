@@ -439,19 +439,17 @@ impl Machine {
     ) -> (Answer, Option<RegionChange>) {
         let AdminCommand::Split(split) = command else { panic!("{command:?}") };
         let parent = self.disks.get_mut(&region).unwrap();
-        let regions = match split.divide(&parent.descriptor) {
+        let mut regions = match split.divide(&parent.descriptor) {
             Ok(regions) => regions,
             Err(error) => return (Answer::Rejected(Reject::InvalidSplit(error)), None),
         };
         parent.descriptor = regions.parent.clone();
         let mut children = vec![];
-        let mut ended = vec![];
-        let tombstones = &self.tombstones.0;
-        for child in &regions.children {
+        let (tombstones, store) = (&self.tombstones.0, self.store);
+        for child in std::mem::take(&mut regions.children) {
             let inside = parent.applied.2.extract_if(.., |key, _| child.contains(key)).collect();
-            let Some(peer) = child.peer_on(self.store) else { continue };
+            let Some(peer) = child.peer_on(store) else { continue };
             if tombstones.get(&child.id).is_some_and(|ended| *ended >= peer.id) {
-                ended.push(child.id);
                 continue;
             }
             let mut disk = Disk::new(child.clone(), peer.id);
@@ -459,6 +457,7 @@ impl Machine {
             disk.hard_state = RecoveredReplica::hard_state_of_split();
             disk.applied = (SPLIT_INDEX, SPLIT_TERM, inside);
             children.push((child.id, disk));
+            regions.children.push(child);
         }
         assert!(parent.applied.2.keys().all(|key| parent.descriptor.contains(key)));
         for (id, mut disk) in children {
@@ -472,7 +471,7 @@ impl Machine {
             }
             self.disks.insert(id, disk);
         }
-        (Answer::Done, Some(RegionChange::Split { index, regions, ended }))
+        (Answer::Done, Some(RegionChange::Split { index, regions }))
     }
 
     /// Completes what is due. Calls back with each entry that is applied.
@@ -546,7 +545,7 @@ fn apply(disk: &mut Disk, entry: &LogEntry) -> Vec<Answer> {
     let state = &mut disk.applied;
     assert_eq!(entry.index.0, state.0.0 + 1, "entries are applied in order, each once");
     (state.0, state.1) = (entry.index, entry.term);
-    if AdminCommand::decode(&entry).unwrap().is_some() {
+    if AdminCommand::decode(entry).unwrap().is_some() {
         return vec![];
     }
     let mut answers = vec![];

@@ -105,6 +105,24 @@ fn a_replica_moves_to_another_store_and_the_old_one_ends() {
     }
 }
 
+/// Raft probes a replica that was unreachable until the next entry, which may never come.
+#[test]
+fn a_replica_that_was_away_is_promoted_and_leads_in_a_region_at_rest() {
+    let mut cluster = with_learner(8, 4);
+    for store in [2, 4] {
+        cluster.push(1, Event::Unreachable { region: REGION, peer: peer(store).id });
+    }
+    cluster.run(1000);
+    let last = cluster.status(1).last;
+    let ticket = cluster.change(1, vote(&[4], &[]));
+    assert_eq!(cluster.answer(ticket), Answer::Done);
+    assert!(cluster.status(1).last <= Index(last.0 + 1), "no entry came before the change");
+    cluster.push(1, Event::Unreachable { region: REGION, peer: peer(2).id });
+    cluster.run(1000);
+    let transfer = cluster.transfer(1, Some(2));
+    assert_eq!(cluster.answer(transfer), Answer::Transferred(peer(2)));
+}
+
 #[test]
 fn each_refusal_has_its_reason_and_changes_nothing() {
     let mut cluster = with_learner(7, 5);

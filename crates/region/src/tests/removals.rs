@@ -55,7 +55,23 @@ fn a_store_that_never_had_the_replica_writes_its_end_and_answers_after_the_root(
     assert_eq!(told(&done), [(NoticeKind::Ended, peer(3).id, 1)]);
     assert!(done.log.removals.is_empty(), "it has no log");
     let again = single.step(vec![notice(NoticeKind::End, 3, 5)]);
-    assert_eq!(again.ends, [end_of(3)], "the answer may be lost");
+    assert_eq!(told(&again), [(NoticeKind::Ended, peer(3).id, 1)], "the answer was lost");
+    assert!(again.ends.is_empty(), "no second root for it");
+    // A start has forgotten it, and the store knows.
+    assert_eq!(Single::new().step(vec![notice(NoticeKind::End, 3, 5)]).ends, [end_of(3)]);
+}
+
+#[test]
+fn a_notice_of_no_possible_replica_is_refused() {
+    let mut single = Single::new();
+    for id in [0, 1 << 60, u64::MAX] {
+        for kind in [NoticeKind::WhoIs, NoticeKind::Gone, NoticeKind::End, NoticeKind::Ended] {
+            let (epoch, from, to) = (Epoch::default(), StoreId(1), StoreId(3));
+            let notice = Notice { region: REGION, from, to, kind, peer: PeerId(id), epoch };
+            assert!(single.step(vec![Event::Notice(notice)]).is_empty(), "{notice:?}");
+        }
+    }
+    assert_eq!(single.shard.stats().dropped.malformed, 12);
 }
 
 /// C11, C11b: what the store said before the end makes no replica after it.
@@ -175,6 +191,24 @@ fn a_dead_child_is_not_made() {
     assert_eq!(single.step(vec![ended(3)]).log.removals, [peer(3).id]);
     assert_eq!(single.step(vec![new()]).log.removals, [peer(3).id]);
     assert_eq!(single.shard.regions().count(), 0);
+    // It has voted, and ends, before the split is applied here; its word may wait for the disk.
+    for is_written in [true, false] {
+        let mut single = Single::new();
+        single.receive(asks(1, 3, 7));
+        let born = single.step(vec![Event::Admitted(asks(1, 3, 7))]);
+        if is_written {
+            single.step(persisted(&born));
+        }
+        let told = single.step(vec![notice(NoticeKind::Gone, 3, 5)]);
+        assert_eq!(told.ends.len(), usize::from(is_written));
+        assert!(single.step(vec![new()]).is_empty(), "its own end takes the rows along");
+        if !is_written {
+            assert_eq!(single.step(persisted(&born)).ends, [end_of(3)]);
+        }
+        assert_eq!(single.step(vec![ended(3)]).log.removals, [peer(3).id]);
+        let left = single.shard.regions().count() + single.shard.uninitialised().count();
+        assert_eq!(left, 0);
+    }
 }
 
 /// A root has the removal and not the end: the replica ends again.

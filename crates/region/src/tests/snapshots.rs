@@ -1,7 +1,8 @@
 //! Tests of snapshots: replicas without data are fed, and nothing that was promised is forgotten.
 
-use super::cluster::{Cluster, REGION};
+use super::cluster::{Cluster, REGION, peer};
 use super::machine::Answer;
+use super::members::{change, vote};
 use super::single::split_at;
 use crate::*;
 
@@ -104,6 +105,30 @@ fn a_follower_behind_the_log_is_healed_by_a_snapshot() {
     cluster.run_until("it follows", |cluster| are_equal(cluster, away, leader));
     assert_eq!(cluster.machines[&leader].shard.stats().snapshots_sent, 1, "one is enough");
     assert_eq!(cluster.lost_logs, []);
+}
+
+/// A follower hears a leader that it does not know yet, and gets the configuration that lists it by
+/// a snapshot. Not a newcomer then, its address is that of the configuration.
+#[test]
+fn a_snapshot_lists_a_leader_that_was_unknown() {
+    let mut cluster = Cluster::new(11, no_logs_kept());
+    cluster.add_store(4);
+    assert_eq!(cluster.elect(), 1);
+    cluster.isolate(3);
+    change(&mut cluster, &MembershipChange::Add(peer(4)));
+    cluster.run_until("the learner has the data", |cluster| are_equal(cluster, 4, 1));
+    change(&mut cluster, &vote(&[4], &[]));
+    write(&mut cluster, 1, 150);
+    let transfer = cluster.transfer(1, Some(4));
+    assert_eq!(cluster.answer(transfer), Answer::Transferred(peer(4)));
+    write(&mut cluster, 4, 5);
+    cluster.machines.get_mut(&4).unwrap().checkpoint();
+    cluster.run(100);
+    cluster.heal();
+    cluster.run_until("healed", |cluster| are_equal(cluster, 3, 4));
+    assert_eq!(cluster.machines[&3].shard.stats().snapshots_installed, 1);
+    write(&mut cluster, 4, 5);
+    cluster.run_until("it follows", |cluster| are_equal(cluster, 3, 4));
 }
 
 /// C24: a power cut at each moment of a snapshot's way in, while writes go on and a candidate asks

@@ -184,7 +184,7 @@ fn a_birth_does_not_take_a_commit_back() {
     let command = Bytes::from_static(b"a");
     let put = Event::Propose { region: REGION, ticket: Ticket(2), precondition, command };
     let proposed = step([persisted(&committed), vec![put]].concat());
-    let changes = vec![RegionChange::Split { index: Index(2), regions, ended: vec![] }];
+    let changes = vec![RegionChange::Split { index: Index(2), regions }];
     let applied = Event::Applied { region: REGION, index: Index(2), changes, size: None };
     let effects = step([vec![applied], persisted(&proposed)].concat());
     let written = effects.log.writes.last().unwrap().hard_state.unwrap();

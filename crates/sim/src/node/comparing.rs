@@ -4,7 +4,8 @@
 use flotilla_region::Descriptor;
 #[cfg(test)]
 use flotilla_region::Stats;
-use flotilla_region::{Index, RegionId};
+use flotilla_region::{Index, PeerId, RegionId};
+use flotilla_store::Store;
 
 use super::SimNode;
 use crate::executor;
@@ -54,6 +55,28 @@ impl SimNode {
             .check()
             .map(|_| ())
             .map_err(|error| format!("store {store}: {error}"))
+    }
+
+    /// Tells the reference model of the ends that a start has found in the root. The power may have
+    /// gone before the core heard of that root.
+    pub(super) fn note_tombstones(
+        &self,
+        store: &Store,
+        reference_model: &mut ReferenceModel,
+    ) -> Result<(), StopReason> {
+        // The newest disk has no end of an older one's.
+        if self.is_swapped() {
+            return Ok(());
+        }
+        let (view, here) = (store.read(), layout::id(self.place));
+        let regions: Vec<_> = reference_model.descriptors().map(|region| region.id).collect();
+        for region in regions {
+            let ended = view.tombstone(region).map_err(|error| self.stop(&error))?;
+            if ended > PeerId(0) {
+                reference_model.note_ended(here, region, ended);
+            }
+        }
+        Ok(())
     }
 
     /// Checks that the replicas here are those that their regions list, in the core and in the rows.

@@ -1,6 +1,6 @@
 //! A running member: the core, its executor, and the state between them.
 
-use flotilla_region::{Effects, Event, LeaderTransferred, MessageKind, Shard, StoreId};
+use flotilla_region::{Effects, Event, LeaderTransferred, MessageKind, Reject, Shard, StoreId};
 
 use super::handshakes::HandshakeDriver;
 use super::snapshot_streams::SnapshotStreams;
@@ -8,7 +8,7 @@ use crate::clock::LocalClock;
 use crate::coverage::MembershipCoverage;
 use crate::event_queue::SimTime;
 use crate::executor::{Executor, InstallArrow, RowWork};
-use crate::reference_model::ReferenceModel;
+use crate::reference_model::{CheckFailure, ReferenceModel};
 use crate::request::ClientReply;
 use crate::task::{Outbox, StopReason, Task};
 
@@ -62,8 +62,21 @@ impl RunningStore {
             .check(store, &self.effects, reference_model)
             .map_err(StopReason::CheckFailure)?;
         self.silent.check(store, &self.effects).map_err(StopReason::CheckFailure)?;
+        self.check_messages().map_err(StopReason::CheckFailure)?;
         self.carry_out(out)?;
         self.schedule_wake(clock, now, out);
+        Ok(())
+    }
+
+    /// Checks each message against the term that its store has on disk.
+    fn check_messages(&mut self) -> Result<(), CheckFailure> {
+        for envelope in &self.effects.messages {
+            self.executor.terms().check(envelope)?;
+            let message = &envelope.message;
+            let is_vote = message.kind == MessageKind::RequestVoteResponse && !message.reject;
+            let has_data = self.shard.descriptor(envelope.region).is_some();
+            self.streams.coverage.uninitialised_votes += u64::from(is_vote && !has_data);
+        }
         Ok(())
     }
 
@@ -85,14 +98,6 @@ impl RunningStore {
                 Ok(())
             }
         };
-        let terms = self.executor.terms();
-        for envelope in &effects.messages {
-            terms.check(envelope).map_err(StopReason::CheckFailure)?;
-            let message = &envelope.message;
-            let is_vote = message.kind == MessageKind::RequestVoteResponse && !message.reject;
-            let has_data = self.shard.descriptor(envelope.region).is_some();
-            self.streams.coverage.uninitialised_votes += u64::from(is_vote && !has_data);
-        }
         out.envelopes.append(&mut effects.messages);
         goes_on()?;
         out.notices.append(&mut effects.notices);
@@ -132,6 +137,9 @@ impl RunningStore {
         goes_on()?;
         let done = |done: LeaderTransferred| (done.ticket, ClientReply::Transferred(done.leader));
         out.replies.extend(effects.answers.transferred.drain(..).map(done));
+        let is_change = |reject: &Reject| matches!(reject, Reject::InvalidMembership(_));
+        let changes = effects.answers.rejected.iter().filter(|(_, reject)| is_change(reject));
+        self.membership.refused += changes.count() as u64;
         let refused = |(ticket, reject)| (ticket, ClientReply::Refused(reject));
         out.replies.extend(effects.answers.rejected.drain(..).map(refused));
         self.streams.coverage.undecided += effects.answers.undecided.len() as u64;

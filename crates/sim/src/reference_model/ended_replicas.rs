@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use flotilla_region::{PeerId, RegionId, StoreId};
 
-use super::CheckFailure;
-
 /// By store and region, the greatest replica whose end a root has.
 #[derive(Debug, Default)]
 pub(super) struct EndedReplicas {
@@ -28,7 +26,7 @@ impl EndedReplicas {
         store: StoreId,
         region: RegionId,
         peer: PeerId,
-    ) -> Result<(), CheckFailure> {
+    ) -> Result<(), String> {
         if self.has(store, region, peer) {
             return Err(format!(
                 "store {store}, region {region}: replica {peer} is there, and a root has its end"

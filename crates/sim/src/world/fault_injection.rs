@@ -261,7 +261,7 @@ impl SimWorld {
     pub(super) fn start(&mut self, store: usize) -> Result<(), CheckFailure> {
         self.say(format_args!("store {} starts", layout::id(store)));
         let now = self.now();
-        let done = self.nodes[store].start(now, &self.reference_model, &mut self.out);
+        let done = self.nodes[store].start(now, &mut self.reference_model, &mut self.out);
         self.dispatch(store, done)?;
         if self.nodes[store].is_up() {
             self.schedule_maintenance(store);
@@ -299,6 +299,10 @@ impl SimWorld {
         let peers = self.reference_model.descriptor(region).map(|region| region.peers.iter());
         let places = peers.into_iter().flatten().map(|peer| layout::place(peer.store));
         let mut places: Vec<_> = places.filter(|place| *place != leader).collect();
+        // The only replica.
+        if places.is_empty() {
+            return;
+        }
         self.rng.shuffle(&mut places);
         // As many as still make a majority with it, so that it goes on leading.
         let keepers = places.len().div_ceil(2);

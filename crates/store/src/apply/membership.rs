@@ -1,8 +1,8 @@
 //! Changes of a region's replicas. The row changes in the entry's transaction, raft's configuration
 //! when the region hears of it (R18).
 //!
-//! An entry that removes the replica here changes the row like any other. The replica ends later, by
-//! a task of its own.
+//! An entry that removes the replica here changes the row like any other. The replica ends later,
+//! by a task of its own.
 
 use flotilla_pagestore::WriteTxn;
 use flotilla_region::{Descriptor, MembershipCommand, MembershipError, PeerId, RegionChange};
@@ -56,6 +56,9 @@ impl ReplicaState {
         txn: &mut WriteTxn<'_>,
         descriptor: Descriptor,
     ) -> Result<(), Error> {
+        // R13. Else an id that is gone for good could be a member again.
+        let (floor, next) = (self.descriptor.floor(), descriptor.floor());
+        assert!(next >= floor, "region {}: the floor {floor} becomes {next}", descriptor.id);
         let key = schema::region_key(descriptor.id);
         txn.tree(REGION)?.put(&key, &descriptor.encode())?;
         self.descriptor = descriptor;

@@ -3,8 +3,8 @@
 //! No row of data is touched: the regions share a tree, and a region is the range that its row in
 //! [`REGION`] names. So a split costs the same whatever the region holds.
 //!
-//! A child is not made here if its replica has ended, if a later one is here already (R17), or if it
-//! has none here: then the rows of its range go, in the same transaction.
+//! A child is not made here if its replica has ended, if a later one is here already (R17), or if
+//! it has none here: then the rows of its range go, in the same transaction.
 
 use flotilla_pagestore::WriteTxn;
 use flotilla_region::{
@@ -39,7 +39,7 @@ impl ReplicaState {
         self.splits.push((before, made.clone()));
         let index = self.state.applied;
         // Those that are not made here are not named.
-        self.changes.push(RegionChange::Split { index, regions: made, ended: vec![] });
+        self.changes.push(RegionChange::Split { index, regions: made });
         Ok(ApplyOutcome::Done)
     }
 }

@@ -5,6 +5,7 @@ use flotilla_base::fields::Malformed;
 use flotilla_region::StageId;
 
 use super::end::SnapshotEnd;
+use crate::error::Error;
 use crate::schema::MalformedRow;
 
 /// Why a snapshot is not received. The store is not affected: the stage is gone, its pages are free
@@ -86,6 +87,15 @@ impl From<flotilla_pagestore::Error> for StageError {
         match error {
             flotilla_pagestore::Error::NoSpace => Self::NoSpace,
             error => Self::Pages(error),
+        }
+    }
+}
+
+impl From<Error> for StageError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Pages(error) => error.into(),
+            error => Self::MalformedRow(error.to_string()),
         }
     }
 }

@@ -212,6 +212,44 @@ fn a_parent_with_unborn_children_does_not_end() {
 }
 
 #[test]
+fn a_tombstone_below_a_parent_with_unborn_children_takes_nothing() {
+    let fs = FaultFs::new(0);
+    let (store, _) = start(&fs);
+    split(&store, true);
+    let (store, found) = crash(&fs, store);
+    assert_eq!(found.unborn.len(), 1);
+    let ended = store.end(&end_of(2, 200)).unwrap();
+    assert_eq!((ended.region, ended.replicas.len()), (None, 0));
+    assert_eq!(store.checkpoint().unwrap().ended, [end_of(2, 200)]);
+    assert_eq!(admit(&store, 2, 200, ("a", "b")), rejected(NotAdmitted::Gone));
+    store.check().unwrap();
+}
+
+/// A split makes another replica in the slot of one without data, whose last vote is on its way to
+/// the disk: it lies before the removal of its log.
+#[test]
+fn a_vote_on_its_way_may_come_behind_the_end_of_a_replica_without_data() {
+    let fs = FaultFs::new(0);
+    let (store, _) = start(&fs);
+    vote_first(&store, 7);
+    store.end(&end_of(CHILD, 801)).unwrap();
+    let late = LogWrite {
+        region: RegionId(CHILD),
+        peer: PeerId(801),
+        ..write(2, hard_state(9, 802, 0), &[])
+    };
+    store.write_log(&[late], &[], &[], &[]).wait().unwrap();
+    assert_eq!(store.checkpoint().unwrap().ended, [end_of(CHILD, 801)]);
+    store.check().unwrap();
+    store.write_log(&[], &[], &[], &[PeerId(801)]).wait().unwrap();
+    let (store, found) = crash(&fs, store);
+    assert_eq!(found.uninitialised, []);
+    store.check().unwrap();
+    drop(store);
+    assert!(!is_in_log(&fs, PeerId(801)));
+}
+
+#[test]
 fn an_end_drops_the_stage_of_its_replica_and_no_later_one() {
     let from = sender(4);
     let sent = send(&from, 2, 4 << 10);
@@ -223,6 +261,9 @@ fn an_end_drops_the_stage_of_its_replica_and_no_later_one() {
     assert_eq!(store.check().unwrap().promised, 0);
     let chunk = store.stage_chunk(stage, sent.chunks[0].clone());
     assert!(chunk.unwrap_err().to_string().contains("stage"), "it is gone");
+    let late = store.begin_stage(PeerId(201), &sent.head, sent.total).unwrap_err();
+    assert!(late.to_string().contains("has ended here"), "{late}");
+    assert_eq!(store.check().unwrap().promised, 0);
     assert_eq!(admit(&store, 9, 901, ("b", "c")), "Ok(())");
 }
 

@@ -95,7 +95,7 @@ fn a_store_that_joined_is_a_member_without_replicas_from_one_root_on() {
     assert_eq!(opened.own_address().unwrap().as_deref(), Some("h:4"));
     let (store, recovered) = Store::start(opened).unwrap();
     assert!(recovered.replicas.is_empty() && recovered.uninitialised.is_empty());
-    // What it hears of others and writes from now on outlives it as well.
+    // Its memory of others and its writes from now on outlive it as well.
     store.checkpoint().unwrap();
     drop(store);
     fs.power_loss(3);

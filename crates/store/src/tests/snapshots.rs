@@ -439,7 +439,7 @@ fn the_size_of_an_installed_region_is_told_with_the_next_bytes() {
     let (to, sent, _) = installed();
     to.checkpoint().unwrap();
     let reset = reset(&sent, hard_state(1, 0, 0));
-    to.write_log(&[reset], &[], &[]).wait().unwrap();
+    to.write_log(&[reset], &[], &[], &[]).wait().unwrap();
     let entry = ops(11, &[put("c-new", "v")]);
     append(&to, 2, std::slice::from_ref(&entry), 11);
     let size = to.apply(&[task(2, &[entry])]).unwrap().replicas[0].size.unwrap();

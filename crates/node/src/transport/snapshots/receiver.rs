@@ -19,6 +19,7 @@ use tonic::{Status, Streaming};
 
 use super::STREAMS_MAX;
 use super::byte_rate::ByteRate;
+use super::receipt::SnapshotReceipt;
 use super::stager::{SnapshotStager, StagerPart};
 use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
@@ -69,7 +70,6 @@ impl SnapshotReceiver {
         let receiver = Arc::clone(self);
         let task = tokio::spawn(async move {
             let taken = receiver.take(parts, &answers).await;
-            receiver.counts.count_snapshot_received(taken.as_ref().ok().copied().flatten());
             if let Err(status) = taken {
                 tracing::debug!("a snapshot is not received: {}", status.message());
                 let _ = answers.send(Err(status)).await;
@@ -78,12 +78,14 @@ impl SnapshotReceiver {
         VerdictStream { verdicts, task }
     }
 
-    /// Takes the parts of a stream; the bytes of its rows if all were staged.
+    /// Takes the parts of a stream, until all are staged or the sender is told why not.
     async fn take(
         &self,
         mut parts: Streaming<SnapshotPart>,
         answers: &Answers,
-    ) -> Result<Option<u64>, Status> {
+    ) -> Result<(), Status> {
+        // The task ends wherever the connection does: then the receipt counts.
+        let mut receipt = SnapshotReceipt::new(&self.counts);
         let Some(Part::Offer(offer)) = next(&mut parts).await? else {
             return Err(Status::invalid_argument("a snapshot begins with its offer"));
         };
@@ -92,24 +94,25 @@ impl SnapshotReceiver {
         let region = envelope.region;
         let slot = tokio::time::timeout(SLOT_WAIT, self.slots.acquire()).await;
         let Ok(Ok(_slot)) = slot else {
-            return refuse(answers, "as many snapshots come as may").await;
+            return refuse(answers, &mut receipt, "as many snapshots come as may").await;
         };
         let Some(_receiving) = ReceivingGuard::enter(&self.regions, region) else {
-            return refuse(answers, "a snapshot of the region comes already").await;
+            return refuse(answers, &mut receipt, "a snapshot of the region comes already").await;
         };
         let stager = SnapshotStager {
             store: Arc::clone(&self.store),
             mailboxes: self.mailboxes.clone(),
             answers: answers.clone(),
+            receipt,
         };
         // A part at a time: what a sender has under way waits in the connection, whose window is
         // bounded.
         let (staging, staged) = mpsc::channel(1);
         let thread = tokio::task::spawn_blocking(move || stager.run(envelope, size, staged));
         let pumped = self.pump(parts, staging).await;
-        let staged = thread.await.map_err(|_| Status::internal("staging panicked"))?;
+        let is_told = thread.await.map_err(|_| Status::internal("staging panicked"))?;
         // Without a thread to take them, parts are not read: its own words count then.
-        if staged.is_none() { pumped.map(|()| None) } else { Ok(staged) }
+        if is_told { Ok(()) } else { pumped }
     }
 
     /// Hands parts to the thread until the last of them, or until it takes no more.
@@ -172,12 +175,17 @@ async fn next(parts: &mut Streaming<SnapshotPart>) -> Result<Option<Part>, Statu
     part.map(|part| part.part.ok_or_else(empty)).transpose()
 }
 
-async fn refuse(answers: &Answers, reason: &str) -> Result<Option<u64>, Status> {
+async fn refuse(
+    answers: &Answers,
+    receipt: &mut SnapshotReceipt,
+    reason: &str,
+) -> Result<(), Status> {
+    receipt.count_refused();
     let outcome = SnapshotOutcome::SnapshotBusy.into();
     let verdict = SnapshotVerdict { outcome, number: 0, reason: reason.to_owned() };
     // An error means that the sender is gone.
     let _ = answers.send(Ok(verdict)).await;
-    Ok(None)
+    Ok(())
 }
 
 /// The place of a region among those of which a snapshot comes.

@@ -11,6 +11,7 @@ use flotilla_store::{SnapshotEnd, StageOffer, Store};
 use tokio::sync::mpsc;
 use tonic::Status;
 
+use super::receipt::SnapshotReceipt;
 use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
 
@@ -30,6 +31,7 @@ pub(super) struct SnapshotStager {
     pub(super) store: Arc<DropNotify<Store>>,
     pub(super) mailboxes: Mailboxes,
     pub(super) answers: mpsc::Sender<Result<SnapshotVerdict, Status>>,
+    pub(super) receipt: SnapshotReceipt,
 }
 
 /// A stage that is dropped, but for one whose snapshot has come whole.
@@ -50,22 +52,29 @@ impl Drop for StageGuard<'_> {
 type Refusal = Option<(SnapshotOutcome, String)>;
 
 impl SnapshotStager {
-    /// Takes a snapshot of `size` bytes, about. Returns the bytes of its rows if all were staged.
-    /// Where the parts end before that, nothing is left.
+    /// Takes a snapshot of `size` bytes, about. Returns whether all of it was staged, or an answer
+    /// says why not. Where the parts end before that, nothing is left.
     pub(super) fn run(
-        self,
+        mut self,
         envelope: Envelope,
         size: RegionSize,
         parts: mpsc::Receiver<StagerPart>,
-    ) -> Option<u64> {
-        match self.stage(envelope, size, parts) {
-            Ok(bytes) => Some(bytes),
-            Err(Some((outcome, reason))) => {
-                self.answer(outcome, 0, reason);
-                None
+    ) -> bool {
+        let staged = self.stage(envelope, size, parts);
+        // Counted before the sender can hear of it.
+        let (outcome, reason) = match staged {
+            Ok(bytes) => {
+                self.receipt.count_received(bytes);
+                (SnapshotOutcome::SnapshotStaged, String::new())
             }
-            Err(None) => None,
-        }
+            Err(Some(refusal)) => {
+                self.receipt.count_refused();
+                refusal
+            }
+            Err(None) => return false,
+        };
+        self.answer(outcome, 0, reason);
+        true
     }
 
     fn stage(
@@ -106,7 +115,6 @@ impl SnapshotStager {
         let region = envelope.region;
         self.mailboxes.complete_all([Event::SnapshotStaged { envelope, stage }]);
         tracing::info!(%region, bytes, ms = began.elapsed().as_millis(), "a snapshot has come");
-        self.answer(SnapshotOutcome::SnapshotStaged, 0, String::new());
         Ok(bytes)
     }
 
