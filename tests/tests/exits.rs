@@ -50,7 +50,7 @@ async fn each_store_is_drained_and_started_again() {
         .await;
         load.next_round();
     }
-    load.no_errors();
+    load.no_refusals();
     println!("{}", load.end(cluster.endpoints()).await);
 }
 

@@ -117,7 +117,9 @@ async fn stores_are_killed_while_regions_split_and_move_leaders_change_and_snaps
     load.progress(100).await;
     until_within(members::PATIENCE, async || {
         let now = members::regions(cluster.endpoints()).await;
-        let is_whole = |region: &Seen| region.is_settled() && region.peers.len() == 3;
+        // That of placement begins on all stores of the list.
+        let wanted = |region: &Seen| if region.is_system { STORES } else { 3 };
+        let is_whole = |region: &Seen| region.is_settled() && region.peers.len() == wanted(region);
         now.values().all(is_whole).then_some(()).ok_or_else(|| format!("{now:#?}"))
     })
     .await;

@@ -7,7 +7,8 @@
 //! region has one operator at a time, and no store more than a few snapshots on their way in each
 //! direction. Counts of replicas are evened out when nothing else is to be done.
 //!
-//! Nothing is kept across a term: the checks find a half-moved region again and finish it.
+//! Nothing is kept across a term: the checks find a half-moved region again and finish it
+//! (`docs/decisions/0038-replicas-are-repaired-by-what-is-seen.md`).
 //!
 //! Nothing is decided in the first seconds of a term: stores that have not reported seem to be
 //! silent, and their regions unled.
@@ -24,7 +25,7 @@ pub use operator_table::OperatorState;
 use operator_table::OperatorTable;
 use region_operator::{RegionOperator, Turn, TurnLimits};
 pub use replica_choice::RepairReason;
-use replica_choice::{choose, stages};
+use replica_choice::{ReplicaCount, choose, stages};
 pub use store_exit::ExitRefusal;
 use store_exit::{check_drain, check_leave};
 use store_figures::StoreFigures;
@@ -59,6 +60,9 @@ pub enum StepAnswer {
     /// It cannot be done.
     Refused(String),
 }
+
+/// A store that is emptied leaves so many replicas of a region at least, unless fewer are set.
+const LEAST: usize = 3;
 
 /// The state of repair in one term of placement.
 #[derive(Clone, Debug)]
@@ -173,7 +177,7 @@ impl Repairer {
         }
         leader(route).ok_or(RepairRefusal::NoLeader(region))?;
         let stores = self.figures(now_ms, view, &routes);
-        let setting = self.setting(region, view);
+        let setting = self.count(region, view).setting;
         let asked = AskedChange { added, removed, is_any_count: self.is_paused };
         let way = asked.stages(route.region, setting, &stores)?;
         let ends_ms = now_ms.saturating_add(self.limits.operator_ms);
@@ -221,7 +225,8 @@ impl Repairer {
         if self.is_paused {
             return Err(ExitRefusal::Paused);
         }
-        check_leave(&self.figures(now_ms, view, &Routes::new()), store, self.replicas)
+        let regions = view.scan(now_ms, b"", b"").map(|route| route.region).chain(view.system());
+        check_leave(&self.figures(now_ms, view, &Routes::new()), regions, store, self.replicas)
     }
 
     /// The stores that leave and have nothing more to do here: no region lists them, no operator
@@ -276,10 +281,13 @@ impl Repairer {
         stores
     }
 
-    /// How many replicas a region should have where there are as many stores.
-    fn setting(&self, region: u64, view: &ClusterView) -> usize {
+    /// How many replicas a region should have.
+    fn count(&self, region: u64, view: &ClusterView) -> ReplicaCount {
         let is_system = view.system().is_some_and(|system| system.id == region);
-        if is_system { self.replicas.max(self.limits.system_replicas) } else { self.replicas }
+        let system_replicas = if is_system { self.limits.system_replicas } else { 0 };
+        let setting = self.replicas.max(system_replicas);
+        // Whoever sets one replica may go back to one store, that of placement too.
+        ReplicaCount { setting, least: self.replicas.min(LEAST) }
     }
 
     /// Lets each operator take its turn.
@@ -349,8 +357,8 @@ impl Repairer {
             if !self.operators.is_free(*id) {
                 continue;
             }
-            let setting = self.setting(*id, view);
-            if let Some(choice) = choose(route.region, leader.store, setting, &stores) {
+            let count = self.count(*id, view);
+            if let Some(choice) = choose(route.region, leader.store, count, &stores) {
                 wishes.push((system != Some(*id), choice.reason, *id, leader.store));
             }
         }
@@ -369,8 +377,8 @@ impl Repairer {
             }
             let region = routes[&id].region;
             // Again, for each operator that was begun changes the counts.
-            let setting = self.setting(id, view);
-            let Some(choice) = choose(region, leader, setting, &stores) else { continue };
+            let count = self.count(id, view);
+            let Some(choice) = choose(region, leader, count, &stores) else { continue };
             self.start(now_ms, region, leader, (choice.wanted, choice.reason), &mut stores);
         }
         // Else the counts are not those of all replicas.

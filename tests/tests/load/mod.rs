@@ -54,6 +54,14 @@ impl Load {
         assert!(errors.is_empty(), "{} errors: {:?}", errors.len(), errors.first());
     }
 
+    /// The same, but for writes whose connection ended: these clients send none twice.
+    pub(crate) fn no_refusals(&self) {
+        let errors = self.shared.errors.lock().unwrap();
+        let (unknown, refused): (Vec<_>, Vec<_>) = errors.iter().partition(|(unknown, _)| *unknown);
+        println!("the fate of {} writes is unknown", unknown.len());
+        assert!(refused.is_empty(), "{} errors: {:?}", refused.len(), refused.first());
+    }
+
     /// From now on clients take other registers.
     pub(crate) fn next_round(&self) {
         self.shared.round.fetch_add(1, Ordering::Relaxed);
@@ -97,8 +105,8 @@ struct SharedLoad {
     acknowledged: watch::Sender<u64>,
     history: Mutex<History<Bytes>>,
     written_once: Mutex<Vec<(Bytes, Bytes)>>,
-    /// The errors that clients have seen.
-    errors: Mutex<Vec<String>>,
+    /// The errors that clients have seen, and whether the fate of the request is unknown.
+    errors: Mutex<Vec<(bool, String)>>,
 }
 
 impl SharedLoad {
@@ -112,6 +120,10 @@ impl SharedLoad {
             written_once: Mutex::default(),
             errors: Mutex::default(),
         }
+    }
+
+    fn note(&self, error: &flotilla_client::Error) {
+        self.errors.lock().unwrap().push((error.is_undetermined(), error.to_string()));
     }
 
     /// Waits until `count` more operations were acknowledged.
@@ -142,7 +154,7 @@ impl SharedLoad {
                         self.written_once.lock().unwrap().push((key, value));
                         self.acknowledged.send_modify(|count| *count += 1);
                     }
-                    Err(error) => self.errors.lock().unwrap().push(error.to_string()),
+                    Err(error) => self.note(&error),
                 }
                 continue;
             }
@@ -187,7 +199,7 @@ impl SharedLoad {
         };
         let returned = self.now();
         if let Err(error) = &answer {
-            self.errors.lock().unwrap().push(error.to_string());
+            self.note(error);
         }
         let mut history = self.history.lock().unwrap();
         match answer {

@@ -6,9 +6,6 @@ use super::store_figures::StoreFigures;
 use crate::replica_plan::NEW_REPLICAS_MAX;
 use crate::route_table::{RegionInfo, ReplicaRole};
 
-/// A store that is emptied leaves so many replicas at least.
-const LEAVING_LEAST: usize = 3;
-
 /// Why the replicas of a region are changed. The first are the most urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RepairReason {
@@ -47,6 +44,15 @@ impl RepairReason {
     }
 }
 
+/// How many replicas a region should have.
+#[derive(Clone, Copy)]
+pub(super) struct ReplicaCount {
+    /// Where there are as many stores.
+    pub(super) setting: usize,
+    /// At least, where a store with one of them leaves and no other one can have that.
+    pub(super) least: usize,
+}
+
 /// The stores that should have the replicas of a region.
 pub(super) struct ReplicaChoice {
     pub(super) wanted: BTreeSet<u64>,
@@ -62,18 +68,17 @@ pub(super) fn target_count(voters: usize, setting: usize, sound: usize) -> usize
     if voters > setting {
         return odd(setting);
     }
-    let target = odd(setting.min(sound)).max(voters);
     // Not more at a time than the plan makes.
-    let reachable = target.min(voters + NEW_REPLICAS_MAX);
+    let reachable = odd(setting.min(sound)).min(voters + NEW_REPLICAS_MAX);
     if reachable > voters { odd(reachable) } else { voters }
 }
 
 /// As [`target_count`], for a region of which a replica is on a store that is to be emptied: it
-/// gets along with fewer replicas if no other store can have that one, with three at least.
-fn target_without(voters: usize, setting: usize, stores: &StoreFigures) -> usize {
-    let target = target_count(voters, setting, stores.sound_count());
-    let least = odd(setting.min(stores.staying_count()));
-    if least >= LEAVING_LEAST { target.min(least) } else { target }
+/// gets along with fewer replicas if no other store can have that one.
+fn target_without(voters: usize, count: ReplicaCount, stores: &StoreFigures) -> usize {
+    let target = target_count(voters, count.setting, stores.sound_count());
+    let left = odd(count.setting.min(stores.staying_count()));
+    if left >= count.least { target.min(left) } else { target }
 }
 
 /// The largest odd number up to `count`, 1 at least.
@@ -86,14 +91,15 @@ pub(super) fn odd(count: usize) -> usize {
 pub(super) fn choose(
     region: &RegionInfo,
     leader: u64,
-    setting: usize,
+    count: ReplicaCount,
     stores: &StoreFigures,
 ) -> Option<ReplicaChoice> {
+    let setting = count.setting;
     let voters = region.voting_stores();
     let is_leaving =
         |store: &u64| stores.get(*store).is_some_and(|figure| figure.is_leaving && !figure.is_gone);
     let target = if voters.iter().any(is_leaving) {
-        target_without(voters.len(), setting, stores)
+        target_without(voters.len(), count, stores)
     } else {
         target_count(voters.len(), setting, stores.sound_count())
     };

@@ -2,6 +2,7 @@
 
 use super::replica_choice::odd;
 use super::store_figures::StoreFigures;
+use crate::route_table::RegionInfo;
 
 /// Why a store cannot be drained, or cannot leave.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -12,6 +13,12 @@ pub enum ExitRefusal {
     /// Replicas are not moved.
     #[error("repair is paused, and moves no replicas: resume it first")]
     Paused,
+    /// The only replica of a region goes over a group of three.
+    #[error(
+        "the only replica of region {0} is there, and is moved over a group of three: a third store \
+         is missing"
+    )]
+    OnlyReplica(u64),
     /// Too few stores would stay.
     #[error(
         "{staying} stores would stay, and regions have {count} replicas: let another store join \
@@ -33,8 +40,9 @@ pub(super) fn check_drain(stores: &StoreFigures, store: u64) -> Result<(), ExitR
 
 /// Checks that regions keep their number of replicas if `store` leaves: as many as the setting and
 /// the stores with it allow.
-pub(super) fn check_leave(
+pub(super) fn check_leave<'a>(
     stores: &StoreFigures,
+    mut regions: impl Iterator<Item = &'a RegionInfo>,
     store: u64,
     setting: usize,
 ) -> Result<(), ExitRefusal> {
@@ -44,5 +52,10 @@ pub(super) fn check_leave(
     if others == 0 || odd(setting.min(others)) < count {
         return Err(ExitRefusal::ReplicaCount { staying: others, count });
     }
-    Ok(())
+    // A group of two stops when either dies.
+    let is_alone = |region: &&RegionInfo| region.voting_stores().iter().eq([&store]);
+    match regions.find(is_alone).filter(|_| others == 1) {
+        Some(region) => Err(ExitRefusal::OnlyReplica(region.id)),
+        None => Ok(()),
+    }
 }

@@ -5,6 +5,7 @@ use crate::cluster_view::{Config, RegionHeartbeat, StoreInfo, StoreStanding};
 use crate::route_table::ReplicaRole::{self, Incoming, Learner, Outgoing, Voter};
 
 mod exits;
+mod terms;
 
 const SYSTEM: u64 = 1;
 const LOOK_MS: u64 = 500;

@@ -43,6 +43,7 @@ fn a_store_leaves_only_if_regions_keep_their_number_of_replicas() {
     for (stores, setting, expected) in [
         (1, 1, Err((0, 1))),
         (2, 3, Ok(())),
+        (2, 1, Ok(())),
         (3, 3, Err((2, 3))),
         (3, 1, Ok(())),
         (4, 3, Ok(())),
@@ -96,6 +97,43 @@ fn a_store_has_left_when_no_region_and_not_itself_knows_of_a_replica() {
 }
 
 #[test]
+fn where_one_replica_is_set_three_stores_become_two_and_no_region_goes_over_two() {
+    let mut cluster = Cluster::new(3, 6, &[1, 2, 3], 3);
+    cluster.settle();
+    cluster.repairer.set_replicas(1);
+    cluster.settle();
+    let check = |cluster: &Cluster, store| {
+        cluster.repairer.check_leave(cluster.now_ms, &cluster.view, store)
+    };
+    assert_eq!(check(&cluster, 1), Ok(()));
+    cluster.view.note_standing(1, standing(false, true));
+    cluster.settle();
+    assert_eq!(cluster.counts().get(&1).copied().unwrap_or_default(), 0);
+    assert!((1..=7).all(|id| cluster.stores_of(id).len() == 1), "that of placement, too");
+    let refused = check(&cluster, cluster.stores_of(2)[0]).unwrap_err();
+    assert!(matches!(refused, ExitRefusal::OnlyReplica(_)), "{refused}");
+}
+
+#[test]
+fn no_store_has_left_while_a_region_is_not_known() {
+    let mut cluster = Cluster::new(4, 12, &[1, 2, 3], 3);
+    cluster.run(1_000);
+    cluster.repairer.set_paused(true);
+    cluster.view.note_standing(4, standing(false, true));
+    let emptied =
+        |cluster: &Cluster| cluster.repairer.emptied(cluster.now_ms, &cluster.view, cluster.here);
+    assert_eq!(emptied(&cluster), [4]);
+    // The next leader of placement, of which nothing but the store itself has heard.
+    let infos = (1..=4).map(|id| StoreInfo { id, ..StoreInfo::default() });
+    cluster.view = ClusterView::new(Config::default(), infos);
+    cluster.view.note_standing(4, standing(false, true));
+    cluster.view.note_replicas(4, 0);
+    assert_eq!(emptied(&cluster), []);
+    cluster.view.note_system(cluster.regions[0].info.clone());
+    assert_eq!(emptied(&cluster), []);
+}
+
+#[test]
 fn a_store_that_a_region_lists_has_not_left_whatever_it_says() {
     let mut cluster = Cluster::new(4, 12, &[1, 2, 3], 3);
     cluster.settle();
@@ -104,19 +142,4 @@ fn a_store_that_a_region_lists_has_not_left_whatever_it_says() {
     cluster.view.note_replicas(1, 0);
     let (now_ms, here) = (cluster.now_ms, cluster.here);
     assert_eq!(cluster.repairer.emptied(now_ms, &cluster.view, here), []);
-}
-
-#[test]
-fn in_a_young_term_a_refusal_for_want_of_reports_may_pass() {
-    let mut cluster = Cluster::new(4, 1, &[1, 2, 3], 3);
-    let (now_ms, here) = (cluster.now_ms, cluster.here);
-    let refused = cluster.repairer.begin(now_ms, &cluster.view, here, 2, (&[4], &[1]));
-    let refused = refused.unwrap_err();
-    assert_eq!(refused, RepairRefusal::UnknownRegion(2));
-    assert!(cluster.repairer.may_pass(0, &refused));
-    assert!(!cluster.repairer.may_pass(LIMITS.settle_ms, &refused));
-    assert!(!cluster.repairer.may_pass(0, &RepairRefusal::Two));
-    cluster.run(1_000);
-    let again = cluster.repairer.begin(cluster.now_ms, &cluster.view, here, 2, (&[4], &[1]));
-    assert_eq!(again, Ok(()));
 }
