@@ -1,5 +1,5 @@
-//! Fuzzes a live region with arbitrary messages, notices and snapshots, among other events: all that
-//! a decodable frame or an offer from another store may hold.
+//! Fuzzes a live region with arbitrary messages, notices and snapshots, among other events: all
+//! that a decodable frame or an offer from another store may hold.
 //!
 //! Nothing panics, the core's invariants hold after each step, each ticket comes out once, a term
 //! grows within its bound, no message leaves with a term that is not on disk, and a late step
