@@ -390,7 +390,7 @@ impl Live {
         let entries = (1..=u64::from(input.below(4))).map(|nth| LogEntry {
             index: Index(index.saturating_add(nth)),
             term: Term(input.near(status.term.0)),
-            kind: EntryKind::Normal,
+            kind: if input.below(8) == 0 { EntryKind::ConfChangeV2 } else { EntryKind::Normal },
             data: Bytes::from_static(b"?"),
         });
         let entries = if kind == MessageKind::Append { entries.collect() } else { vec![] };
