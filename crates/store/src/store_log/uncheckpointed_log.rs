@@ -259,8 +259,8 @@ impl UncheckpointedLog {
     }
 
     /// A late write would bring back a group that nothing removes any more. One of a replica
-    /// without data may be on its way when a split makes another replica in its slot: it lies before
-    /// the removal, which follows in the same queue.
+    /// without data may be on its way when a split makes another replica in its slot: it lies
+    /// before the removal, which follows in the same queue.
     pub(super) fn check_alive(&self, write: &LogWrite) {
         let LogWrite { region, peer, .. } = *write;
         assert!(
