@@ -10,6 +10,9 @@ use flotilla_base::fields::{FieldReader, Malformed, put_varint};
 use crate::descriptor::{Descriptor, Epoch, Peer, PeerRole, RegionPeer};
 use crate::ids::{PeerId, StoreId};
 
+// The limits are a part of what an entry means: replicas that knew others would disagree about it.
+// A version with another limit needs a feature level of its own.
+
 /// The most replicas of a region that vote, in each half of a joint configuration.
 pub const VOTERS_MAX: usize = 7;
 /// The most learners of a region that are added. Those that were voters come on top.

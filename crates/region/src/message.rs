@@ -179,8 +179,7 @@ impl Notice {
     /// are refused, so nothing of the replica comes back.
     #[must_use]
     pub fn answer_of_gone_store(&self) -> Option<Self> {
-        let (from, to, kind) = (self.to, self.from, NoticeKind::Ended);
-        (self.kind == NoticeKind::End).then_some(Self { from, to, kind, ..*self })
+        (self.kind == NoticeKind::End).then(|| self.ended())
     }
 }
 

@@ -222,8 +222,8 @@ impl StoreLog {
         self.uncheckpointed.lock().ended.contains_key(&peer)
     }
 
-    /// Removes the groups of replicas whose ends the durable root has: the last step of those, which
-    /// a crash has kept from the log. Only before any of the replicas is told of.
+    /// Removes the groups of replicas whose ends the durable root has: the last step of those,
+    /// which a crash has kept from the log. Only before any of the replicas is told of.
     pub(crate) fn remove_ended(&self, groups: &[PeerId]) -> Result<(), Error> {
         if groups.is_empty() {
             return Ok(());

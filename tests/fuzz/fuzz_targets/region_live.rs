@@ -1,5 +1,5 @@
-//! Fuzzes a live region with arbitrary messages, notices and snapshots, among other events: all that
-//! a decodable frame or an offer from another store may hold.
+//! Fuzzes a live region with arbitrary messages, notices and snapshots, among other events: all
+//! that a decodable frame or an offer from another store may hold.
 //!
 //! Nothing panics, the core's invariants hold after each step, each ticket comes out once, a term
 //! grows within its bound, no message leaves with a term that is not on disk, and a late step
@@ -390,7 +390,7 @@ impl Live {
         let entries = (1..=u64::from(input.below(4))).map(|nth| LogEntry {
             index: Index(index.saturating_add(nth)),
             term: Term(input.near(status.term.0)),
-            kind: EntryKind::Normal,
+            kind: if input.below(8) == 0 { EntryKind::ConfChangeV2 } else { EntryKind::Normal },
             data: Bytes::from_static(b"?"),
         });
         let entries = if kind == MessageKind::Append { entries.collect() } else { vec![] };

@@ -93,8 +93,8 @@ impl Shard {
 
     /// The split has made rows and a birth of a replica that was removed: they go again.
     fn end_child(&mut self, region: RegionId, peer: PeerId, effects: &mut Effects) {
-        // The task of that end is carried out behind the split, or the store would not have made the
-        // rows. It takes them along.
+        // The task of that end is carried out behind the split, or the store would not have made
+        // the rows. It takes them along.
         if self.is_ending_without_data(region, peer) {
             return;
         }

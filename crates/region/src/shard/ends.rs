@@ -141,7 +141,7 @@ impl Shard {
             self.uninitialised.remove(&region);
             has_log = true;
         }
-        // R12: else the slot has a replica whose rows are gone, and others were told that it is, too.
+        // R12: else the slot has a replica whose rows are gone, and others were told that it is.
         let left = self.replicas.get(&region).map(|slot| slot.replica.peer());
         let left = left.max(self.uninitialised.get(&region).map(|slot| slot.peer()));
         assert!(left.is_none_or(|left| left > peer), "region {region}: {left:?} outlives {peer}");

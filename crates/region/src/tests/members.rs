@@ -251,6 +251,32 @@ fn the_next_leader_leaves_the_joint_configuration() {
     }
 }
 
+/// Half of a joint configuration confirms no read: neither its lease nor its index counts.
+#[test]
+fn a_read_in_a_joint_configuration_needs_both_halves() {
+    // Store 1 leads with one more of the new half {1, 2, 4}, or of the old one {1, 2, 3}.
+    for with in [4, 3] {
+        let mut cluster = with_learner(5, 4);
+        cluster.change(1, vote(&[4], &[3]));
+        cluster.run_until("the leader is joint", |cluster| {
+            descriptor_on(cluster, 1).unwrap().is_joint()
+        });
+        let away: Vec<_> = [2, 3, 4].into_iter().filter(|store| *store != with).collect();
+        away.iter().for_each(|store| cluster.isolate(*store));
+        // The lease of before is over.
+        cluster.run(600);
+        let read = cluster.read(1, "a", false);
+        let answer = cluster.answer(read);
+        assert!(matches!(answer, Answer::Rejected(_)), "with {with}: {answer:?}");
+        assert!(descriptor_on(&cluster, 1).unwrap().is_joint(), "and is not left");
+        cluster.heal();
+        cluster.run_until("it is left", |cluster| {
+            descriptor_on(cluster, 1).is_some_and(|region| !region.is_joint())
+        });
+        serves(&mut cluster, 9);
+    }
+}
+
 /// C17b: the one that is elected in the joint configuration loses its vote by it.
 #[test]
 fn an_outgoing_leader_hands_over_and_its_successor_leaves() {

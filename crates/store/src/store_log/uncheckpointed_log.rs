@@ -243,8 +243,8 @@ impl UncheckpointedLog {
     /// See `StoreLog::note_ended`.
     pub(super) fn note_ended(&mut self, region: RegionId, by: PeerId, replicas: &[PeerId]) {
         let parents = self.unborn.iter().find(|(_, parent)| **parent == region);
-        // R12b. The children's rows lie in the parent's range, and would go with it. A tombstone alone
-        // takes nothing.
+        // R12b. The children's rows lie in the parent's range, and would go with it. A tombstone
+        // alone takes nothing.
         assert!(
             parents.is_none() || replicas.is_empty(),
             "region {region}: a replica ends before the split that makes {parents:?}"
@@ -258,9 +258,9 @@ impl UncheckpointedLog {
         }
     }
 
-    /// A late write would bring back a group that nothing removes any more. One of a replica without
-    /// data may be on its way when a split makes another replica in its slot: it lies before the
-    /// removal, which follows in the same queue.
+    /// A late write would bring back a group that nothing removes any more. One of a replica
+    /// without data may be on its way when a split makes another replica in its slot: it lies
+    /// before the removal, which follows in the same queue.
     pub(super) fn check_alive(&self, write: &LogWrite) {
         let LogWrite { region, peer, .. } = *write;
         assert!(
