@@ -21,6 +21,9 @@ use serde_json::Value;
 /// The words of a store that does not have what the cluster knows of it.
 const LOST: &str = "this store lost its data; bring its disk back";
 const REGIONS: u64 = 4;
+/// Directories that are lost, one after the other, and the seed of which and when.
+const ROUNDS_VARIABLE: &str = "FLOTILLA_WIPE_ROUNDS";
+const SEED_VARIABLE: &str = "FLOTILLA_WIPE_SEED";
 
 /// The settings of a store that is started with `--replace`.
 fn replacing(dir: &Path, name: &str, own: &str, contacts: &str) -> String {
@@ -94,19 +97,34 @@ async fn ids(cluster: &Processes) -> BTreeSet<u64> {
     here.map(|store| store["id"].as_u64().unwrap()).collect()
 }
 
+/// The number in a variable of the environment, or the default.
+fn variable(name: &str, default: u64) -> u64 {
+    let given = std::env::var(name).ok();
+    given.map_or(default, |given| given.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_lost_its_directory_is_replaced_under_load() {
+    let rounds = variable(ROUNDS_VARIABLE, 2);
+    let seed = variable(SEED_VARIABLE, fastrand::u64(..));
+    println!("{SEED_VARIABLE}={seed} {ROUNDS_VARIABLE}={rounds}");
+    let mut random = fastrand::Rng::with_seed(seed);
     let mut cluster = Processes::start(3, REGIONS).await;
     let load = Load::start(4, cluster.endpoints()).await;
     let (mut kept, mut replaced) = (Vec::new(), Vec::new());
-    for round in 0..2 {
+    for round in 0..rounds {
         load.next_round();
-        load.progress(200).await;
+        load.progress(random.u64(1..400)).await;
         let before = ids(&cluster).await;
         let leader = pd_leader(&cluster).await;
-        // First a follower of placement, then its leader.
-        let place = if round == 0 { (leader + 1) % 3 } else { leader };
+        // First a follower of placement, then its leader, then any.
+        let place = match round {
+            0 => (leader + 1) % 3,
+            1 => leader,
+            _ => random.usize(..3),
+        };
         let name = format!("s{place}");
+        println!("round {round}: {name} loses its directory");
         cluster.kill(place);
         let old = cluster.aside(&format!("{name}.{round}"));
         std::fs::rename(cluster.data_dir(place), &old).unwrap();
@@ -123,7 +141,13 @@ async fn a_store_that_lost_its_directory_is_replaced_under_load() {
         cluster.restart_to_replace(place);
         cluster.says(place, &["the store has joined"]).await;
         println!("{name} is replaced after {:?}", began.elapsed());
-        let after = ids(&cluster).await;
+        let mut after = BTreeSet::new();
+        // Each store hears of it with its next report.
+        until(async || {
+            after = ids(&cluster).await;
+            (after != before).then_some(()).ok_or_else(|| format!("there are {before:?} still"))
+        })
+        .await;
         assert_eq!(after.len(), 3, "{after:?}");
         let gone: Vec<_> = before.difference(&after).collect();
         assert_eq!(gone.len(), 1, "{before:?} became {after:?}");
@@ -139,7 +163,7 @@ async fn a_store_that_lost_its_directory_is_replaced_under_load() {
         assert_eq!((&new_row["up"], &new_row["holds_registry"]), (&true.into(), &true.into()));
     }
     // It starts again as it is, without the flag and with it.
-    let place = replaced[1];
+    let place = replaced[0];
     let after = ids(&cluster).await;
     cluster.kill(place);
     cluster.restart(place);
@@ -151,7 +175,7 @@ async fn a_store_that_lost_its_directory_is_replaced_under_load() {
     println!("{}", load.end(cluster.endpoints()).await);
 
     // C37: the old disks are found again.
-    for (name, dir) in kept {
+    for (name, dir) in kept.into_iter().take(4) {
         let contacts = others(&cluster, 9);
         let place = cluster.add(|own| replacing(&dir, &name, own, &contacts));
         for _ in 0..2 {
