@@ -123,6 +123,20 @@ fn a_replica_that_was_away_is_promoted_and_leads_in_a_region_at_rest() {
     assert_eq!(cluster.answer(transfer), Answer::Transferred(peer(2)));
 }
 
+/// A leader does not know which changes its predecessors have proposed until it has applied their
+/// entries.
+#[test]
+fn a_new_leader_changes_nothing_before_it_has_applied_its_log() {
+    let mut cluster = with_learner(9, 4);
+    let transfer = cluster.transfer(1, Some(2));
+    cluster.run_until("the next leader", |cluster| cluster.status(2).role == Role::Leader);
+    let promote = cluster.change(2, vote(&[4], &[]));
+    let why = Reject::InvalidMembership(MembershipRefusal::NewLeader);
+    assert_eq!(cluster.answer(promote), Answer::Rejected(why));
+    assert_eq!(cluster.answer(transfer), Answer::Transferred(peer(2)));
+    change(&mut cluster, &vote(&[4], &[]));
+}
+
 #[test]
 fn each_refusal_has_its_reason_and_changes_nothing() {
     let mut cluster = with_learner(7, 5);

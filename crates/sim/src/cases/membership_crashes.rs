@@ -5,7 +5,6 @@ use flotilla_region::{MembershipChange, PeerRole, Role};
 use super::membership::{latest_leader, vote};
 use super::{DATA, Scenario};
 use crate::executor::InstallArrow;
-use crate::network::PassedSnapshots;
 use crate::request::{ClientRequest, RequestBody, RequestOwner, RequestState};
 
 /// C16: the leader dies between entering a joint configuration and leaving it. The next one
@@ -170,46 +169,6 @@ fn c12c_completions_of_an_earlier_life_come_late() {
     }
 }
 
-/// C11: a replica without data was ended; then a candidate that does not know of it asks it for its
-/// vote. It is not made again.
-#[test]
-fn c11_an_older_candidate_calls_a_replica_that_has_ended() {
-    let mut case = Scenario::with_short_logs(254);
-    let [away, other] = case.followers;
-    let child = super::snapshots::split_while_away(&mut case, away, 1)[0];
-    // The parent's rows come, which frees the child's range, and none of the child's.
-    case.world.pass_snapshots(PassedSnapshots::Of(DATA));
-    case.world.mend();
-    case.until("a replica without data", |world| {
-        world.nodes()[away].coverage().snapshots.uninitialised > 0
-    });
-    let leader = case.latest_leader(child).unwrap();
-    let candidate = if leader == other { case.leader } else { other };
-    case.world.cut_off(candidate);
-    // Two of three: the one that asks, and the one without data, whose log is empty.
-    case.run(100_000);
-    case.world.pass_snapshots(PassedSnapshots::All);
-    case.has_data(child, away);
-    let id = case.listed(child, away).unwrap();
-    let gone = case.listed(child, candidate).unwrap();
-    case.change(child, &vote(&[], &[gone]));
-    case.change(child, &vote(&[], &[id]));
-    case.change(child, &MembershipChange::Remove(id));
-    case.has_ended(away, 1);
-    let made = case.world.nodes()[away].coverage().snapshots.uninitialised;
-    // The leader is not to tell the candidate of anything.
-    case.world.mend();
-    case.world.cut_link(leader, candidate);
-    for _ in 0..5 {
-        case.world.campaign(candidate, child);
-        case.run(200_000);
-    }
-    assert_eq!(case.world.nodes()[away].coverage().snapshots.uninitialised, made);
-    assert!(case.status(away, child).is_none());
-    case.world.mend();
-    case.finish();
-}
-
 /// C3: a child was removed from a store, as a voter or as a learner, and has ended there, before
 /// the split that makes it is applied. The split makes no replica of it then.
 #[test]
@@ -241,55 +200,6 @@ fn c3_a_split_is_applied_after_its_child_has_ended() {
         assert!(case.status(late, child).is_none(), "the child is dead");
         case.finish();
     }
-}
-
-/// C2: a message makes a replica without data; then the parent, whose rows come from before the
-/// split, applies the split, which makes the same replica.
-#[test]
-fn c2_a_replica_without_data_is_then_made_by_the_split() {
-    let mut made = 0;
-    for seed in 260..266 {
-        let mut case = Scenario::wide(seed, 4);
-        let (leader, [other, _]) = (case.leader, case.followers);
-        case.puts(DATA, 3);
-        case.world.slow_link(leader, 3, 450_000);
-        case.add(DATA, 3);
-        // The rows are those of now; their range is promised when the offer arrives.
-        case.until("a stream", |world| world.nodes()[leader].streams() > 0);
-        case.world.pass_snapshots(PassedSnapshots::Of(DATA));
-        let (split, child) = case.split(leader);
-        case.served(split);
-        case.until("a leader of the child", |world| latest_leader(world, child).is_some());
-        case.hand_over(child, other);
-        case.has_data(DATA, 3);
-        case.until("the child", |world| world.nodes()[3].status(child).is_some());
-        let seen = case.world.nodes()[3].coverage();
-        made += u32::from(seen.snapshots.uninitialised > 1 && seen.snapshots.installed == 1);
-        case.world.mend();
-        case.world.pass_snapshots(PassedSnapshots::All);
-        case.finish();
-    }
-    assert!(made > 0, "no message came before the split");
-}
-
-/// C2b: the first messages of the leader are lost, and then its snapshots.
-#[test]
-fn c2b_the_first_messages_to_a_learner_are_lost() {
-    let mut case = Scenario::wide(266, 4);
-    let leader = case.leader;
-    case.world.cut_link(leader, 3);
-    case.add(DATA, 3);
-    case.run(500_000);
-    case.world.pass_snapshots(PassedSnapshots::Of(flotilla_region::RegionId(99)));
-    case.world.mend();
-    case.until("a replica without data", |world| {
-        world.nodes()[3].coverage().snapshots.uninitialised > 0
-    });
-    case.run(3_000_000);
-    assert!(case.status(3, DATA).is_none(), "no snapshot came");
-    case.world.pass_snapshots(PassedSnapshots::All);
-    case.until_in(40_000_000, "the rows", |world| world.nodes()[3].status(DATA).is_some());
-    case.finish();
 }
 
 /// C21: the lead is to go to a replica that was promoted just now and does not know it. The

@@ -12,5 +12,6 @@ mod requests;
 mod scenario;
 mod snapshots;
 mod transfers;
+mod uninitialised;
 
 use scenario::{DATA, Scenario};

@@ -68,6 +68,26 @@ fn c25_an_election_comes_while_a_snapshot_is_installed() {
     case.finish();
 }
 
+/// C25: a late word of the leader to campaign comes while the replica installs a snapshot of the same
+/// term: it is silent.
+#[test]
+fn c25_a_word_to_campaign_comes_while_a_snapshot_is_installed() {
+    let mut case = Scenario::with_short_logs(41);
+    let (leader, [away, _]) = (case.leader, case.followers);
+    let term = case.status(leader, DATA).unwrap().term;
+    case.fall_behind(away);
+    case.world.slow_syncs(away, 3_000_000);
+    case.world.mend();
+    case.until("the installation", |world| world.nodes()[away].coverage().snapshots.installed > 0);
+    for _ in 0..20 {
+        case.world.call_to_campaign(DATA, leader, away);
+        case.run(1_000);
+    }
+    case.all_are_level(DATA);
+    assert_eq!(case.status(leader, DATA).unwrap().term, term);
+    case.finish();
+}
+
 /// C1: children reach a store that was away through several splits only by snapshots, for the log
 /// of the parent is gone.
 #[test]
@@ -153,55 +173,6 @@ fn c7_many_splits_with_one_store_behind_cost_few_snapshots() {
     case.finish();
 }
 
-/// C13: a replica without data gives the vote that decides, restarts, and keeps it.
-#[test]
-fn c13_a_replica_without_data_votes_and_restarts() {
-    let mut case = Scenario::with_short_logs(80);
-    let [away, other] = case.followers;
-    let child = split_while_away(&mut case, away, 1)[0];
-    // No snapshot of the child gets through: the replica stays without data.
-    // That of the parent does: its old range holds the child's.
-    case.world.pass_snapshots(PassedSnapshots::Of(DATA));
-    case.world.mend();
-    case.until("a replica without data", |world| {
-        world.nodes()[away].coverage().snapshots.uninitialised > 0
-    });
-    let leader = case.world.leading(child).unwrap();
-    let candidate = if leader == other { case.leader } else { other };
-    case.world.lose_power_for(leader, 4_000_000);
-    case.until("another leader", |world| world.leading(child) == Some(candidate));
-    assert!(case.snapshots().uninitialised_votes > 0, "its vote was needed");
-    case.world.lose_power_for(away, 10_000);
-    case.until("the start", |world| world.nodes()[away].is_running());
-    assert!(case.snapshots().uninitialised_starts > 0);
-    // A vote is asked of it again in the term that it has voted in, and in the next.
-    case.world.campaign(candidate, child);
-    case.run(500_000);
-    case.world.pass_snapshots(PassedSnapshots::All);
-    case.until("the child", |world| world.nodes()[away].status(child).is_some());
-    case.finish();
-}
-
-/// C2c: the third replica of a child is dead, and one is without data: with the vote of that one
-/// the child has a leader, and its writes are acknowledged once it has the rows.
-#[test]
-fn c2c_a_child_with_a_dead_third_goes_on() {
-    let mut case = Scenario::with_short_logs(81);
-    let [away, other] = case.followers;
-    let child = split_while_away(&mut case, away, 1)[0];
-    case.world.mend();
-    case.until("a replica without data", |world| {
-        world.nodes()[away].coverage().snapshots.uninitialised > 0
-    });
-    case.world.lose_power_for(other, 9_000_000);
-    case.until("a leader", |world| world.leading(child).is_some_and(|leader| leader != other));
-    let leader = case.world.leading(child).unwrap();
-    let (region, key) = (case.region(child), case.key(0));
-    let put = case.put(leader, &region, &key);
-    case.served(put);
-    case.finish();
-}
-
 /// C24b: writes and a split are handed out and not applied when a snapshot that is beyond them is
 /// there. It waits for them.
 #[test]
@@ -261,6 +232,23 @@ fn c28_the_sender_dies() {
     case.world.lose_power_for(case.leader, 500_000);
     case.all_are_level(DATA);
     assert!(case.snapshots().installed > 0);
+    case.finish();
+}
+
+/// C28: the stream is so slow that the log which is kept behind it is let go before the follower has
+/// the rows. Another snapshot follows.
+#[test]
+fn c28_the_log_behind_a_slow_snapshot_is_let_go() {
+    let mut case = Scenario::with_short_logs(105);
+    let (leader, [away, _]) = (case.leader, case.followers);
+    case.fall_behind(away);
+    case.world.mend();
+    case.world.slow_link(leader, away, 400_000);
+    case.until("a snapshot", |world| world.core_stats(leader).snapshots_sent > 0);
+    case.puts(DATA, 150);
+    case.world.mend();
+    case.until_in(40_000_000, "another one", |world| world.core_stats(leader).snapshots_sent > 1);
+    case.all_are_level(DATA);
     case.finish();
 }
 

@@ -1,9 +1,12 @@
 //! The hands of a script: what the named cases do to a cluster.
 
-use flotilla_region::{Descriptor, Event, PeerId, RegionId, Role, Stats};
+use flotilla_region::{
+    Descriptor, Envelope, Event, Index, Message, MessageKind, PeerId, RegionId, Role, Stats,
+};
 
 use super::SimWorld;
 use crate::executor::{InstallArrow, TaskDelays};
+use crate::layout;
 use crate::network::{Partition, PassedSnapshots};
 use crate::node::SimNode;
 use crate::request::{ClientRequest, RequestBody, RequestOwner};
@@ -96,6 +99,25 @@ impl SimWorld {
     pub(crate) fn campaign(&mut self, store: usize, region: RegionId) {
         self.nodes[store].post(Event::Campaign { region }, &mut self.out);
         self.dispatch(store, Ok(())).expect("nothing is done yet");
+    }
+
+    /// A replica gets the word of a leader to campaign, at once.
+    pub(crate) fn call_to_campaign(&mut self, region: RegionId, leader: usize, to: usize) {
+        let described = self.reference_model.descriptor(region).expect("it was made");
+        let peer = |store| described.peer_on(layout::id(store)).expect("it is a member");
+        let term = self.nodes[leader].status(region).expect("it is there").term;
+        let kind = MessageKind::TimeoutNow;
+        let envelope = Envelope {
+            region,
+            from: peer(leader),
+            to: peer(to),
+            epoch: described.epoch,
+            gc_floor: Index(0),
+            range: None,
+            message: Message { kind, term, ..Message::default() },
+        };
+        self.nodes[to].post(Event::Message(envelope), &mut self.out);
+        self.dispatch(to, Ok(())).expect("nothing is done yet");
     }
 
     /// Whether a store leads a region.
