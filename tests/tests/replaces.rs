@@ -139,6 +139,14 @@ async fn a_store_that_lost_its_directory_is_replaced_under_load() {
 
         let began = Instant::now();
         cluster.restart_to_replace(place);
+        let is_disturbed = round >= 2;
+        if is_disturbed && random.bool() {
+            // Its directory is the same: it goes on where it was, registered or not.
+            cluster.says(place, &["no cluster yet: waiting for"]).await;
+            load.progress(random.u64(1..200)).await;
+            cluster.kill(place);
+            cluster.restart_to_replace(place);
+        }
         cluster.says(place, &["the store has joined"]).await;
         println!("{name} is replaced after {:?}", began.elapsed());
         let mut after = BTreeSet::new();
@@ -151,6 +159,13 @@ async fn a_store_that_lost_its_directory_is_replaced_under_load() {
         assert_eq!(after.len(), 3, "{after:?}");
         let gone: Vec<_> = before.difference(&after).collect();
         assert_eq!(gone.len(), 1, "{before:?} became {after:?}");
+        if is_disturbed && random.bool() {
+            // While the data moves: any store, the new one too.
+            load.progress(random.u64(1..100)).await;
+            let killed = random.usize(..3);
+            cluster.kill(killed);
+            cluster.restart(killed);
+        }
         are_on(cluster.endpoints(), &after).await;
         println!("all regions are on it after {:?}", began.elapsed());
         load.progress(100).await;
