@@ -8,7 +8,7 @@ mod load;
 mod processes;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use flotilla_client::{Config, Observer};
@@ -21,6 +21,9 @@ use serde_json::Value;
 /// The words of a store that does not have what the cluster knows of it.
 const LOST: &str = "this store lost its data; bring its disk back";
 const REGIONS: u64 = 4;
+/// Directories that are lost, one after the other, and the seed of which and when.
+const ROUNDS_VARIABLE: &str = "FLOTILLA_WIPE_ROUNDS";
+const SEED_VARIABLE: &str = "FLOTILLA_WIPE_SEED";
 
 /// The settings of a store that is started with `--replace`.
 fn replacing(dir: &Path, name: &str, own: &str, contacts: &str) -> String {
@@ -94,72 +97,137 @@ async fn ids(cluster: &Processes) -> BTreeSet<u64> {
     here.map(|store| store["id"].as_u64().unwrap()).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_lost_its_directory_is_replaced_under_load() {
-    let mut cluster = Processes::start(3, REGIONS).await;
-    let load = Load::start(4, cluster.endpoints()).await;
-    let (mut kept, mut replaced) = (Vec::new(), Vec::new());
-    for round in 0..2 {
-        load.next_round();
-        load.progress(200).await;
-        let before = ids(&cluster).await;
-        let leader = pd_leader(&cluster).await;
-        // First a follower of placement, then its leader.
-        let place = if round == 0 { (leader + 1) % 3 } else { leader };
-        let name = format!("s{place}");
+/// The number in a variable of the environment, or the default.
+fn variable(name: &str, default: u64) -> u64 {
+    let given = std::env::var(name).ok();
+    given.map_or(default, |given| given.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+}
+
+/// A cluster under load whose stores lose their directories.
+struct Losses {
+    cluster: Processes,
+    load: Load,
+    random: fastrand::Rng,
+    /// The directories that were lost, with the names of their stores.
+    lost: Vec<(String, PathBuf)>,
+}
+
+impl Losses {
+    async fn start(random: fastrand::Rng) -> Self {
+        let cluster = Processes::start(3, REGIONS).await;
+        let load = Load::start(4, cluster.endpoints()).await;
+        Self { cluster, load, random, lost: Vec::new() }
+    }
+
+    /// A store loses its directory. It is refused under the flags that it had, and to join as
+    /// another one does.
+    async fn lose(&mut self, round: u64, place: usize) {
+        let (name, cluster) = (format!("s{place}"), &mut self.cluster);
+        println!("round {round}: {name} loses its directory");
         cluster.kill(place);
         let old = cluster.aside(&format!("{name}.{round}"));
         std::fs::rename(cluster.data_dir(place), &old).unwrap();
-        kept.push((name.clone(), old));
-        replaced.push(place);
-        // Under the flags that it had, and to join as another one does.
         cluster.refused(place, &[LOST, "--replace"]).await;
         let own = cluster.endpoints()[place].clone();
         let dir = cluster.data_dir(place);
-        cluster.configure(place, &replacing(&dir, &name, &own, &others(&cluster, place)));
+        cluster.configure(place, &replacing(&dir, &name, &own, &others(cluster, place)));
         cluster.refused(place, &[LOST, "--replace"]).await;
+        self.lost.push((name, old));
+    }
 
+    /// It is replaced, and gets all that it had. `is_disturbed`: stores are killed meanwhile.
+    async fn replace(&mut self, place: usize, is_disturbed: bool) {
+        let before = ids(&self.cluster).await;
         let began = Instant::now();
-        cluster.restart_to_replace(place);
-        cluster.says(place, &["the store has joined"]).await;
-        println!("{name} is replaced after {:?}", began.elapsed());
-        let after = ids(&cluster).await;
-        assert_eq!(after.len(), 3, "{after:?}");
+        self.cluster.restart_to_replace(place);
+        if is_disturbed && self.random.bool() {
+            // Its directory is the same: it goes on where it was, registered or not.
+            self.cluster.says(place, &["no cluster yet: waiting for"]).await;
+            self.load.progress(self.random.u64(1..200)).await;
+            self.cluster.kill(place);
+            self.cluster.restart_to_replace(place);
+        }
+        self.cluster.says(place, &["the store has joined"]).await;
+        println!("s{place} is replaced after {:?}", began.elapsed());
+        let mut after = BTreeSet::new();
+        // Each store hears of it with its next report.
+        until(async || {
+            after = ids(&self.cluster).await;
+            (after != before).then_some(()).ok_or_else(|| format!("there are {before:?} still"))
+        })
+        .await;
         let gone: Vec<_> = before.difference(&after).collect();
-        assert_eq!(gone.len(), 1, "{before:?} became {after:?}");
-        are_on(cluster.endpoints(), &after).await;
+        assert_eq!((after.len(), gone.len()), (3, 1), "{before:?} became {after:?}");
+        if is_disturbed && self.random.bool() {
+            // While the data moves: any store, the new one too.
+            self.load.progress(self.random.u64(1..100)).await;
+            let killed = self.random.usize(..3);
+            self.cluster.kill(killed);
+            self.cluster.restart(killed);
+        }
+        are_on(self.cluster.endpoints(), &after).await;
         println!("all regions are on it after {:?}", began.elapsed());
-        load.progress(100).await;
-        let rows = stores(&cluster).await;
-        let old_row = rows.iter().find(|row| row["id"] == *gone[0]).unwrap();
-        let (state, uuid) = (&old_row["state"], &old_row["uuid"]);
-        assert_eq!((&old_row["name"], state), (&name.as_str().into(), &"lost".into()));
-        let is_here = |row: &&Value| row["uuid"] != *uuid && row["name"] == *name;
-        let new_row = rows.iter().find(is_here).unwrap();
-        assert_eq!((&new_row["up"], &new_row["holds_registry"]), (&true.into(), &true.into()));
+        self.load.progress(100).await;
+        self.check_rows(&format!("s{place}"), *gone[0]).await;
+    }
+
+    /// Operators see both: the one that is lost, and the one that has its name.
+    async fn check_rows(&self, name: &str, lost: u64) {
+        let rows = stores(&self.cluster).await;
+        let old = rows.iter().find(|row| row["id"] == lost).unwrap();
+        assert_eq!((&old["name"], &old["state"]), (&name.into(), &"lost".into()));
+        let is_here = |row: &&Value| row["registry_state"] == "up" && row["name"] == name;
+        let new = rows.iter().find(is_here).unwrap();
+        assert_eq!((&new["up"], &new["holds_registry"]), (&true.into(), &true.into()));
+    }
+
+    /// C37: old disks are found again. They change nothing.
+    async fn find_lost_disks(&mut self) {
+        for (name, dir) in self.lost.iter().take(4) {
+            let contacts = self.cluster.endpoints().join(",");
+            let place = self.cluster.add(|own| replacing(dir, name, own, &contacts));
+            for _ in 0..2 {
+                // First it hears so, then it knows it.
+                let words = ["was declared lost and never takes part again"];
+                self.cluster.refused(place, &words).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_lost_its_directory_is_replaced_under_load() {
+    let rounds = variable(ROUNDS_VARIABLE, 2);
+    let seed = variable(SEED_VARIABLE, fastrand::u64(..));
+    println!("{SEED_VARIABLE}={seed} {ROUNDS_VARIABLE}={rounds}");
+    let mut losses = Losses::start(fastrand::Rng::with_seed(seed)).await;
+    let mut place = 0;
+    for round in 0..rounds {
+        losses.load.next_round();
+        losses.load.progress(losses.random.u64(1..400)).await;
+        let leader = pd_leader(&losses.cluster).await;
+        // First a follower of placement, then its leader, then any.
+        place = match round {
+            0 => (leader + 1) % 3,
+            1 => leader,
+            _ => losses.random.usize(..3),
+        };
+        losses.lose(round, place).await;
+        losses.replace(place, round >= 2).await;
     }
     // It starts again as it is, without the flag and with it.
-    let place = replaced[1];
-    let after = ids(&cluster).await;
+    let Losses { cluster, load, .. } = &mut losses;
+    let after = ids(cluster).await;
     cluster.kill(place);
     cluster.restart(place);
     load.progress(100).await;
     cluster.kill(place);
     cluster.restart_to_replace(place);
     load.progress(100).await;
-    assert_eq!(ids(&cluster).await, after, "a member replaces nothing");
-    println!("{}", load.end(cluster.endpoints()).await);
-
-    // C37: the old disks are found again.
-    for (name, dir) in kept {
-        let contacts = others(&cluster, 9);
-        let place = cluster.add(|own| replacing(&dir, &name, own, &contacts));
-        for _ in 0..2 {
-            // First it hears so, then it knows it.
-            cluster.refused(place, &["was declared lost and never takes part again"]).await;
-        }
-    }
-    assert_eq!(ids(&cluster).await, after);
+    assert_eq!(ids(cluster).await, after, "a member replaces nothing");
+    losses.find_lost_disks().await;
+    assert_eq!(ids(&losses.cluster).await, after);
+    println!("{}", losses.load.end(losses.cluster.endpoints()).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

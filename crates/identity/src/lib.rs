@@ -25,7 +25,9 @@ mod founder;
 mod handshake;
 mod handshake_refusal;
 mod join;
+mod join_refusal;
 mod messages;
+mod register_refusal;
 mod registration;
 mod registry;
 mod schedule;
@@ -38,13 +40,11 @@ pub use bootstrap::{Bootstrap, BootstrapWrite, QuestionToken, member_answer};
 pub use first_regions::{REGIONS_MAX, STORES_MAX, SYSTEM_REGION, first_campaigner, first_regions};
 pub use handshake::{Handshake, HelloDecision, KnownRun, PeerWrite, RunHistory, StoreHello};
 pub use handshake_refusal::HandshakeRefusal;
-pub use join::{
-    Join, JoinAnswer, JoinQuestion, JoinRefusal, JoinStep, JoinTarget, JoinWrite, StoreReach,
-};
+pub use join::{Join, JoinAnswer, JoinQuestion, JoinStep, JoinTarget, JoinWrite};
+pub use join_refusal::{JoinRefusal, StoreReach};
 pub use messages::{BootstrapRefusal, BootstrapRequest, BootstrapResponse};
-pub use registration::{
-    REGISTERED_STORES_MAX, RegisterRefusal, RegisterRequest, Registration, check_labels, is_address,
-};
+pub use register_refusal::{REGISTERED_STORES_MAX, RegisterRefusal};
+pub use registration::{RegisterRequest, Registration, check_labels, is_address};
 pub use registry::{RunReport, StoreRecord, StoreRegistry, StoreState};
 pub use schedule::BootstrapSchedule;
 pub use settings::{ClusterSettings, GivenSettings, SettingConflict};

@@ -11,11 +11,9 @@
 
 use flotilla_region::StoreId;
 
+use crate::register_refusal::{REGISTERED_STORES_MAX, RegisterRefusal};
 use crate::registry::{StoreRecord, StoreRegistry, StoreState};
-use crate::store_identity::{StoreRun, StoreUuid};
-
-/// Stores that a registry may have, those that are gone included: the row is written whole.
-pub const REGISTERED_STORES_MAX: usize = 1_000;
+use crate::store_identity::StoreUuid;
 
 /// Bytes of a store's name.
 const NAME_BYTES_MAX: usize = 64;
@@ -50,91 +48,16 @@ pub struct RegisterRequest {
 pub enum Registration {
     /// The registry has the store as it describes itself: the answer is this id.
     Known(StoreId),
-    /// The store is new. It is asked about again with an id that was never given.
-    WantsId,
+    /// The store is new, and takes the place of another one perhaps. It is asked about again with
+    /// an id that was never given.
+    WantsId {
+        /// The store that is lost then.
+        replaces: Option<StoreId>,
+    },
     /// The registry with the store, to be written. The decision is made again after that.
     Write(Box<StoreRegistry>),
     /// The same, with this store lost, if the cluster can do without it.
     Replace(StoreId, Box<StoreRegistry>),
-}
-
-/// Why a store does not join. Nothing that happens by itself changes it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RegisterRefusal {
-    /// Name, address or labels are none.
-    #[error("{0}")]
-    Invalid(String),
-    /// The version is too old for what the cluster's stores may say.
-    #[error("it has feature level {found}, and the cluster needs {needed}: upgrade it")]
-    OldVersion {
-        /// The level of the store that asks.
-        found: u64,
-        /// The least that the cluster needs.
-        needed: u64,
-    },
-    /// Another directory has the name.
-    #[error(
-        "{name} is the name of store {store} of this cluster, whose directory is {expected}, and \
-         this data directory is {found}: if this is that store, this store lost its data; bring its \
-         disk back, or start it with --replace and --join, which give it a new id; else give it a \
-         --name that no store has"
-    )]
-    NameTaken {
-        /// The name.
-        name: String,
-        /// The store that has it.
-        store: StoreId,
-        /// The directory of that store.
-        expected: StoreUuid,
-        /// The directory that asks.
-        found: StoreUuid,
-    },
-    /// A store is to be replaced that never was.
-    #[error(
-        "no store of this cluster has ever been {name}, so there is none to replace: correct --name, \
-         or leave out --replace"
-    )]
-    NothingToReplace {
-        /// The name.
-        name: String,
-    },
-    /// Another store has the address.
-    #[error(
-        "{address} is the address of store {store}, {name}: give --addr or --advertise-addr of this \
-         store alone"
-    )]
-    AddressTaken {
-        /// The address.
-        address: String,
-        /// The store that has it.
-        store: StoreId,
-        /// That store's name.
-        name: String,
-    },
-    /// The directory has been a member, and holds nothing of it.
-    #[error(
-        "this data directory was store {store} in {known}, and holds nothing of it: an older copy \
-         of this store's disk; a data directory is never restored: bring the newest disk back, or \
-         start with an empty one, --replace and --join"
-    )]
-    Forgotten {
-        /// The id of the directory.
-        store: StoreId,
-        /// The last start that the registry knows.
-        known: StoreRun,
-    },
-    /// The directory's store was declared lost, or has left.
-    #[error(
-        "this data directory was store {store}, which is no store of this cluster any more: join \
-         with an empty one"
-    )]
-    Gone {
-        /// The id of the directory.
-        store: StoreId,
-    },
-    /// No more stores fit into the registry.
-    #[error("the cluster has had {REGISTERED_STORES_MAX} stores, and takes no more")]
-    Full,
 }
 
 impl StoreRegistry {
@@ -164,7 +87,7 @@ impl StoreRegistry {
             if self.stores.len() >= REGISTERED_STORES_MAX {
                 return Err(RegisterRefusal::Full);
             }
-            let Some(id) = id else { return Ok(Registration::WantsId) };
+            let Some(id) = id else { return Ok(Registration::WantsId { replaces: replaced }) };
             return Ok(self.with_new(id, request, replaced));
         };
         assert!(replaced.is_none(), "a directory that is registered replaces none");
@@ -325,6 +248,7 @@ fn is_word(text: &str, bytes_max: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store_identity::StoreRun;
 
     fn request(uuid: u128, name: &str, address: &str) -> RegisterRequest {
         let labels = vec![("zone".to_owned(), "a".to_owned())];
@@ -363,7 +287,8 @@ mod tests {
     #[test]
     fn a_new_store_gets_an_id_and_the_same_directory_gets_the_same_again() {
         let asked = request(9, "s4", "h:4");
-        assert_eq!(registry().register(&asked, None), Ok(Registration::WantsId));
+        let wanted = Ok(Registration::WantsId { replaces: None });
+        assert_eq!(registry().register(&asked, None), wanted);
         let grown = written(&registry(), &asked, 1_000_000);
         assert!(grown.continues(&registry()) && grown.version == 6);
         let record = grown.store(StoreId(1_000_000)).unwrap();
@@ -414,7 +339,8 @@ mod tests {
         let mut registry = registry();
         registry.stores[1].labels = vec![("zone".to_owned(), "b".to_owned())];
         let mut asked = replacement(9, "s2", "h:2");
-        assert_eq!(registry.register(&asked, None), Ok(Registration::WantsId));
+        let wanted = Ok(Registration::WantsId { replaces: Some(StoreId(2)) });
+        assert_eq!(registry.register(&asked, None), wanted);
         let replaced = |asked: &RegisterRequest| match registry
             .register(asked, Some(StoreId(1_000_000)))
             .unwrap()

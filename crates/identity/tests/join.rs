@@ -232,14 +232,14 @@ fn a_cluster_without_a_quorum_replaces_no_store() {
     assert_eq!(ask(&mut join, NOW, alone()), Ok(JoinStep::Pause));
     let words = "no quorum: 2 of 3 stores are gone; replace needs one";
     assert!(join.waiting().contains(words), "{}", join.waiting());
-    assert_eq!(ask(&mut join, NOW.after_ms(9_999), alone()), Ok(JoinStep::Pause));
-    let refusal = ask(&mut join, NOW.after_ms(10_000), alone()).unwrap_err();
+    assert_eq!(ask(&mut join, NOW.after_ms(7_999), alone()), Ok(JoinStep::Pause));
+    let refusal = ask(&mut join, NOW.after_ms(8_000), alone()).unwrap_err();
     assert!(refusal.to_string().starts_with(words), "{refusal}");
     assert!(matches!(refusal, JoinRefusal::NoQuorum { by, .. } if by == "h:2"));
 
     // The leader that was heard of may be the very store that is gone.
     let mut join = replacement();
-    for (now, is_late) in [(NOW, false), (NOW.after_ms(10_000), true)] {
+    for (now, is_late) in [(NOW, false), (NOW.after_ms(8_000), true)] {
         join.hear(now, silent()).unwrap();
         let hearsay = member_of(CLUSTER, Some("h:9"), StoreReach { stores: 3, connected: 1 });
         assert_eq!(join.hear(now, hearsay), Ok(JoinStep::Ask));

@@ -360,6 +360,10 @@ impl Processes {
 
 impl Drop for Processes {
     fn drop(&mut self) {
+        // Their words are gone with the directory.
+        if std::thread::panicking() {
+            self.show();
+        }
         for place in 0..self.stores.len() {
             if self.stores[place].is_some() {
                 self.kill(place);

@@ -167,6 +167,16 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_is_lost_is_a_tombstone_for_clients() {
+        let mut store = StoreInfo { id: 2, address: "h:2".to_owned(), ..StoreInfo::default() };
+        assert_eq!(store_to_proto(&store).state(), metapb::StoreState::Up);
+        store.standing.is_lost = true;
+        let lost = store_to_proto(&store);
+        let states = (metapb::StoreState::Tombstone, metapb::NodeState::Removed);
+        assert_eq!((lost.state(), lost.node_state()), states);
+    }
+
+    #[test]
     fn a_report_arrives_as_it_was_meant() {
         let descriptor = descriptor(Space::Raw);
         let leader = descriptor.peers[0].address();

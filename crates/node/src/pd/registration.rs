@@ -66,7 +66,11 @@ impl PdLeader {
                     self.confirm().await?;
                     return Ok(Ok((store, registry)));
                 }
-                Ok(Registration::WantsId) => {
+                Ok(Registration::WantsId { replaces }) => {
+                    // Before an id is spent: a store that waits for this asks again and again.
+                    if let Some(Err(refusal)) = replaces.map(|lost| self.check_loss(lost)) {
+                        return Ok(Err(refusal.into()));
+                    }
                     id = Some(StoreId(self.ids(1).await?));
                     continue;
                 }

@@ -235,3 +235,67 @@ impl MessageSink for PeerTransport {
         let _ = self.snapshots.send(send);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use flotilla_identity::{StoreRecord, StoreRegistry, StoreState, StoreUuid};
+    use flotilla_region::{
+        Descriptor, Epoch, NoticeKind, Peer, PeerId, RegionId, RemovedPeers, Space,
+    };
+    use flotilla_vfs::fault::FaultFs;
+
+    use super::*;
+    use crate::test_store;
+
+    fn region() -> Descriptor {
+        Descriptor {
+            removed: RemovedPeers::default(),
+            id: RegionId(1),
+            space: Space::System,
+            start: "".into(),
+            end: "".into(),
+            epoch: Epoch { conf_version: 1, version: 1 },
+            peers: vec![Peer { id: PeerId(101), store: StoreId(1) }.into()],
+        }
+    }
+
+    fn notice(kind: NoticeKind) -> Notice {
+        let (from, to) = (StoreId(1), StoreId(2));
+        let epoch = Epoch { conf_version: 3, version: 1 };
+        Notice { region: RegionId(1), from, to, kind, peer: PeerId(102), epoch }
+    }
+
+    /// The registry with a second store in this state.
+    fn grown(before: &StoreRegistry, state: StoreState) -> StoreRegistry {
+        let mut after = before.clone();
+        after.version += 1;
+        after.stores.retain(|store| store.id == StoreId(1));
+        let (id, uuid, address) = (StoreId(2), StoreUuid(2), "127.0.0.1:1".to_owned());
+        after.stores.push(StoreRecord { id, uuid, address, state, ..StoreRecord::default() });
+        after
+    }
+
+    #[tokio::test]
+    async fn the_link_to_a_store_that_is_lost_is_closed_and_it_is_not_waited_for() {
+        let (store, membership) = test_store::open_member(&FaultFs::new(1), &[region()]);
+        let up = grown(&membership.registry(), StoreState::Up);
+        assert!(membership.learn_registry(up.clone()).await);
+        let mailboxes = Mailboxes::new(1, 1 << 20);
+        let limits = TransportLimits { queue_bytes_max: 1 << 20, snapshot_bytes_per_s: 0 };
+        let mut tasks = JoinSet::new();
+        let transport = PeerTransport::start(&membership, &store, limits, &mailboxes, &mut tasks);
+        let is_open = || transport.table.links.read().contains_key(&StoreId(2));
+        assert!(is_open());
+        assert_eq!(transport.send_notice(notice(NoticeKind::End)), None, "it may answer");
+        assert!(membership.learn_registry(grown(&up, StoreState::Lost)).await);
+        while is_open() {
+            tokio::task::yield_now().await;
+        }
+        let answer = transport.send_notice(notice(NoticeKind::End));
+        let Some(Event::Notice(answer)) = answer else { panic!("{answer:?}") };
+        assert_eq!((answer.kind, answer.from), (NoticeKind::Ended, StoreId(2)));
+        assert_eq!(transport.send_notice(notice(NoticeKind::WhoIs)), None);
+        let stores: Vec<_> = membership.stores().iter().map(|known| known.store).collect();
+        assert_eq!((stores, membership.registered_stores().len()), (vec![StoreId(1)], 2));
+    }
+}
