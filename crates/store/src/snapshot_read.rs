@@ -87,8 +87,8 @@ impl StoreSnapshot {
         Ok(found)
     }
 
-    /// The greatest replica of a region that has ended here; 0 if none has. A root need not have its
-    /// end yet, unless this is the state that a start has found.
+    /// The greatest replica of a region that has ended here; 0 if none has. A root need not have
+    /// its end yet, unless this is the state that a start has found.
     ///
     /// # Errors
     ///

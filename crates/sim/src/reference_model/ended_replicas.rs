@@ -1,10 +1,9 @@
-//! The replicas that have ended for good: a durable root has their end, and none of them comes back.
+//! The replicas that have ended for good: a durable root has their end, and none of them comes
+//! back.
 
 use std::collections::BTreeMap;
 
 use flotilla_region::{PeerId, RegionId, StoreId};
-
-use super::CheckFailure;
 
 /// By store and region, the greatest replica whose end a root has.
 #[derive(Debug, Default)]
@@ -28,7 +27,7 @@ impl EndedReplicas {
         store: StoreId,
         region: RegionId,
         peer: PeerId,
-    ) -> Result<(), CheckFailure> {
+    ) -> Result<(), String> {
         if self.has(store, region, peer) {
             return Err(format!(
                 "store {store}, region {region}: replica {peer} is there, and a root has its end"
