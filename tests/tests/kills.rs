@@ -1,10 +1,11 @@
-//! SIGKILL at random moments of what changes a cluster: splits, transfers of leadership, snapshots.
-//! Afterwards every acknowledged write is there, one order of the operations explains what clients
+//! SIGKILL at random moments of what changes a cluster: splits, transfers of leadership, snapshots,
+//! moves of replicas. Afterwards each region has three voters, every acknowledged write is there, one order of the operations explains what clients
 //! saw, timestamps went up all the time, and no id was given out twice.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
 mod load;
+mod members;
 mod processes;
 
 use std::collections::BTreeSet;
@@ -16,8 +17,10 @@ use fastrand::Rng;
 use flotilla_client::{Client, Config, StoreOperator};
 use flotilla_proto::pdpb::pd_client::PdClient;
 use flotilla_proto::pdpb::{AllocIdRequest, TsoRequest};
+use flotilla_proto::peers::ChangeReplicasRequest;
 use load::{Load, client};
-use processes::Processes;
+use members::Seen;
+use processes::{Processes, until_within};
 use tokio::task::JoinSet;
 
 /// How many stores are killed; a variable of the environment asks for more.
@@ -40,15 +43,22 @@ enum Change {
     Transfer,
     /// A store comes back that lacks what the logs of the others have no more.
     Snapshot,
+    /// A replica of a region moves to the store that has none.
+    Move,
 }
 
+/// All of them.
+const CHANGES: [Change; 4] = [Change::Split, Change::Transfer, Change::Snapshot, Change::Move];
+/// Stores, of which each region has three.
+const STORES: usize = 4;
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stores_are_killed_while_regions_split_leaders_move_and_snapshots_flow() {
+async fn stores_are_killed_while_regions_split_and_move_leaders_change_and_snapshots_flow() {
     let variable = |name, default| std::env::var(name).map_or(default, |it| it.parse().unwrap());
     let rounds = variable(ROUNDS_VARIABLE, ROUNDS);
     let mut rng = Rng::with_seed(variable(SEED_VARIABLE, 1));
-    let mut cluster = Processes::plan(3, 1);
-    for place in 0..3 {
+    let mut cluster = Processes::plan(STORES, 1);
+    for place in 0..STORES {
         let settings = cluster.settings(place);
         let kept = format!("[raft]\nlog_kept_bytes_max = {LOG_KEPT_BYTES_MAX}\n");
         let often = "[storage]\ncheckpoint_interval_ms = 100\n";
@@ -59,9 +69,14 @@ async fn stores_are_killed_while_regions_split_leaders_move_and_snapshots_flow()
     let load = Load::start(8, cluster.endpoints()).await;
     let given = Given::watch(cluster.endpoints());
     let operator = client(cluster.endpoints()).await;
+    let mut kinds = vec![];
     for round in 0..rounds {
-        let change = rng.choice([Change::Split, Change::Transfer, Change::Snapshot]).unwrap();
-        let victim = rng.usize(..3);
+        if kinds.is_empty() {
+            kinds = CHANGES.to_vec();
+            rng.shuffle(&mut kinds);
+        }
+        let change = kinds.pop().unwrap();
+        let victim = rng.usize(..STORES);
         println!("round {round}: store {victim} is killed in a {change:?}");
         let mut changes = JoinSet::new();
         match change {
@@ -75,16 +90,20 @@ async fn stores_are_killed_while_regions_split_leaders_move_and_snapshots_flow()
                 });
             }
             Change::Transfer => {
-                let to = rng.u64(1..=3);
+                let to = rng.u64(1..=STORES as u64);
                 let endpoints = cluster.endpoints().to_vec();
                 let operator = operator.clone();
                 changes.spawn(async move { transfer(&operator, &endpoints, to).await });
             }
             Change::Snapshot => {
-                let away = rng.usize(..3);
+                let away = rng.usize(..STORES);
                 cluster.kill(away);
                 overtake(&operator, &mut rng).await;
                 cluster.restart(away);
+            }
+            Change::Move => {
+                let (endpoints, seed) = (cluster.endpoints().to_vec(), rng.u64(..));
+                changes.spawn(async move { move_replica(&endpoints, seed).await });
             }
         }
         load.progress(rng.u64(..OPERATIONS_BETWEEN_MAX)).await;
@@ -96,6 +115,12 @@ async fn stores_are_killed_while_regions_split_leaders_move_and_snapshots_flow()
         load.next_round();
     }
     load.progress(100).await;
+    until_within(members::PATIENCE, async || {
+        let now = members::regions(cluster.endpoints()).await;
+        let is_whole = |region: &Seen| region.is_settled() && region.peers.len() == 3;
+        now.values().all(is_whole).then_some(()).ok_or_else(|| format!("{now:#?}"))
+    })
+    .await;
     let (timestamps, ids) = given.end().await;
     let regions = operator.regions().await.unwrap().len();
     println!("{rounds} kills, {regions} regions, {timestamps} timestamps, {ids} ids");
@@ -109,6 +134,30 @@ async fn transfer(operator: &Client, endpoints: &[String], to: u64) {
     let endpoint = &endpoints[usize::try_from(leader.store_id).unwrap() - 1];
     let store = StoreOperator::new(endpoint, &Config::default()).unwrap();
     let _ = store.transfer_leader(regions[0].region.id, Some(to)).await;
+}
+
+/// Begins to move a replica of some region to the store that has none.
+async fn move_replica(endpoints: &[String], seed: u64) {
+    let mut rng = Rng::with_seed(seed);
+    let regions: Vec<_> = members::regions(endpoints).await.into_iter().collect();
+    let Some((region_id, region)) = rng.choice(&regions) else { return };
+    let voters = region.voters();
+    let Some(to) = (1..=STORES as u64).find(|store| !voters.contains(store)) else { return };
+    let from = rng.choice(voters).unwrap();
+    println!("region {region_id} is to move from {from} to {to}");
+    let request = ChangeReplicasRequest {
+        region_id: *region_id,
+        add_stores: vec![to],
+        remove_stores: vec![from],
+    };
+    for endpoint in endpoints {
+        let operator = StoreOperator::new(endpoint, &Config::default()).unwrap();
+        if let Ok(answer) = operator.change_replicas(request.clone()).await
+            && !answer.is_led_elsewhere
+        {
+            println!("{answer:?}");
+        }
+    }
 }
 
 /// Writes more than the logs are kept for.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flotilla_client::{Client, Observer};
-use flotilla_node::{Node, NodeConfig, StartError, bind};
+use flotilla_node::{FirstStart, Node, NodeConfig, StartError, bind};
 use flotilla_proto::peers;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
@@ -220,7 +220,7 @@ pub(crate) fn configs(settings: &PlaygroundConfig, ports: &[ReservedPort]) -> Ve
             addr: ports[place].addr().to_string(),
             data_dir: settings.dir.join(name(place)),
             initial_cluster: members.join(","),
-            new: true,
+            first_start: FirstStart::New,
             ..settings.common.clone()
         })
         .collect()

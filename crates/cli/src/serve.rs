@@ -4,12 +4,25 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use flotilla_node::config::ConfigError;
-use flotilla_node::{Node, NodeConfig, set_sched_slice};
+use flotilla_node::{FirstStart, Node, NodeConfig, set_sched_slice};
 
 use crate::{fail_stop, logging, signals};
 
+/// Shown below the flags.
+const EXAMPLES: &str = "\
+Examples:
+  One store alone:
+    flotilla serve --data-dir /var/lib/flotilla
+  The first of three that begin a cluster:
+    flotilla serve --name s1 --initial-cluster s1=h1:20160,s2=h2:20160,s3=h3:20160
+  A fourth store for a cluster that runs:
+    flotilla serve --name s4 --addr h4:20160 --join h1:20160,h2:20160 --label zone=b
+  A new disk for the second, whose directory is lost for ever:
+    flotilla serve --name s2 --addr h2:20160 --replace --join h1:20160,h3:20160";
+
 /// The arguments of `flotilla serve`. Flags win over the file.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct ServeArgs {
     /// TOML file with settings; see docs/configuration.md
     #[arg(long, value_name = "FILE")]
@@ -37,10 +50,11 @@ pub struct ServeArgs {
     /// Members of a running cluster that this store joins, if its directory is empty
     #[arg(long, value_name = "HOST:PORT,...")]
     pub join: Option<String>,
-    /// With --join: the store of this name lost its directory for ever, and this one takes its place
+    /// With --join: the store of this name lost its directory for ever, this one takes its place
     #[arg(long)]
     pub replace: bool,
-    /// Where the store stands, as zone=a; may be given several times [default: the labels it has]
+    /// Where the store stands, as zone=a: no two replicas of a region are in one zone while another
+    /// has a store; may be given several times [default: the labels it has]
     #[arg(long, value_name = "KEY=VALUE")]
     pub label: Vec<String>,
     /// Number that the cluster must have [default: any]
@@ -64,7 +78,7 @@ impl ServeArgs {
     ///
     /// # Errors
     ///
-    /// As [`NodeConfig::read`], and for a label that is none.
+    /// As [`NodeConfig::read`], for a label that is none, and for flags that exclude each other.
     pub fn config(self) -> Result<NodeConfig, ConfigError> {
         let mut config = match &self.config {
             Some(path) => NodeConfig::read(path)?,
@@ -83,8 +97,16 @@ impl ServeArgs {
         put(&mut config.cluster_id, self.cluster_id);
         put(&mut config.regions, self.regions);
         put(&mut config.log, self.log);
-        config.new = self.new;
-        config.replace = self.replace;
+        config.first_start = match (self.new, self.replace) {
+            (false, false) => FirstStart::Usual,
+            (true, false) => FirstStart::New,
+            (false, true) => FirstStart::Replace,
+            (true, true) => {
+                let words = "--new and --replace are both given: begin a new cluster, or take a \
+                             lost store's place in one; take one of the two out";
+                return Err(ConfigError::Value(words.to_owned()));
+            }
+        };
         config.also_listen.extend(self.also_listen);
         Ok(config)
     }
@@ -178,4 +200,31 @@ fn fail(reason: &str) -> ! {
 fn refuse(reason: &str) -> ExitCode {
     fail_stop::say(&format!("flotilla: {reason}"));
     ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_say_what_an_empty_directory_means() {
+        let config = |new, replace| ServeArgs { new, replace, ..ServeArgs::default() }.config();
+        assert_eq!(config(false, true).unwrap().first_start, FirstStart::Replace);
+        assert_eq!(config(true, false).unwrap().first_start, FirstStart::New);
+        assert_eq!(config(false, false).unwrap().first_start, FirstStart::Usual);
+        let both = config(true, true).unwrap_err().to_string();
+        assert!(both.contains("--new and --replace are both given"), "{both}");
+    }
+
+    #[test]
+    fn labels_are_keys_and_values() {
+        let label = |label: &str| {
+            let label = vec![label.to_owned(), "rack=r1".to_owned()];
+            ServeArgs { label, ..ServeArgs::default() }.config()
+        };
+        let labels = label("zone=a").unwrap().labels;
+        assert_eq!((labels["zone"].as_str(), labels["rack"].as_str()), ("a", "r1"));
+        let wrong = label("zone").unwrap_err().to_string();
+        assert!(wrong.contains("--label zone: a label is of the form key=value"), "{wrong}");
+    }
 }

@@ -261,7 +261,7 @@ impl Handshake {
     }
 
     /// The two are of one cluster and mean each other.
-    fn check_meeting(&self, hello: &StoreHello) -> Result<(), HelloDecision> {
+    fn check_meeting(&mut self, hello: &StoreHello) -> Result<(), HelloDecision> {
         let (ours, theirs) = (self.own.cluster_id, hello.from.cluster_id);
         if ours != theirs {
             // A cluster of one begins without another store's word, so it may have begun in the
@@ -278,6 +278,9 @@ impl Handshake {
             let refusal = HandshakeRefusal::OtherCluster { name, ours, theirs };
             return Err(HelloDecision::Refuse(refusal));
         }
+        // Also of one that means another store: it may know this address as that of the store that
+        // this one has replaced, and learn of it here alone.
+        self.note_version(hello);
         if hello.to != self.own.store || hello.from.store == self.own.store {
             let (ours, meant) = (self.own.store, hello.to);
             let refusal = HandshakeRefusal::Misdirected { ours, meant };
@@ -311,14 +314,19 @@ impl Handshake {
         Ok(())
     }
 
-    /// A later registry is taken over before the sender is looked up in it.
-    fn check_registry(&mut self, hello: &StoreHello) -> Result<(), HelloDecision> {
+    /// The answer shows the registry to a store that is behind.
+    fn note_version(&mut self, hello: &StoreHello) {
         let store = hello.from.store;
-        let is_listed = self.registry.store(store).is_some();
         // Of listed stores only: what is noted has a bound.
-        if is_listed {
+        if self.registry.store(store).is_some() {
             self.peers.entry(store).or_default().registry_version = Some(hello.registry_version);
         }
+    }
+
+    /// A later registry is taken over before the sender is looked up in it.
+    fn check_registry(&self, hello: &StoreHello) -> Result<(), HelloDecision> {
+        let store = hello.from.store;
+        let is_listed = self.registry.store(store).is_some();
         let ours = self.registry.version;
         match &hello.registry {
             Some(shown) if shown.version > ours && !shown.continues(&self.registry) => {

@@ -5,9 +5,9 @@
 //! identity and its copies of registry and settings are durable, in one root; before that it says
 //! nothing as a store. Any step may be repeated: the directory's number is what is registered.
 //!
-//! A store that replaces another one goes the same way. The leader may not let it yet, and a cluster
-//! without a quorum has no leader: both may pass by themselves, so it asks again for a while before
-//! it gives up. A store that only joins waits for as long as it takes.
+//! A store that replaces another one goes the same way. The leader may not let it yet, and without
+//! a quorum there is no leader: both may pass by themselves, so it asks again for a while before it
+//! gives up. A store that only joins waits for as long as it takes.
 //!
 //! The machine holds no clock and does no IO: [`Join::question`] is what to ask, [`Join::hear`]
 //! takes the answer and says what to do.

@@ -46,7 +46,7 @@ mod status;
 mod test_store;
 mod transport;
 
-pub use config::NodeConfig;
+pub use config::{FirstStart, NodeConfig};
 pub use driver::router;
 pub use node::Node;
 pub use sched::set_sched_slice;

@@ -12,7 +12,7 @@ use flotilla_vfs::FileSystem;
 use tokio::net::TcpListener;
 
 use crate::clock::Clock;
-use crate::config::{ConfigError, ResolvedConfig, shard_config};
+use crate::config::{ConfigError, FirstStart, ResolvedConfig, shard_config};
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
@@ -128,7 +128,8 @@ pub(crate) fn open_store(
     // placement has heard of it.
     let own = PeerWrite { store: identity.store, run: identity.run, address: address.to_owned() };
     store.remember_peer(&own).map_err(|source| store_error(resolved, source))?;
-    let handshake = Handshake::new(greeting, store.history().clone(), registry, known, config.new);
+    let is_new = config.first_start == FirstStart::New;
+    let handshake = Handshake::new(greeting, store.history().clone(), registry, known, is_new);
     let RecoveredReplicas { replicas: recovered, unborn, uninitialised } = recovered;
     let descriptors = recovered.iter().map(|replica| replica.descriptor.clone()).collect();
     let count = config.threads.shard_count();

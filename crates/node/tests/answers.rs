@@ -13,7 +13,7 @@ use flotilla_identity::{SYSTEM_REGION, StoreRegistry};
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_node::config::LimitsConfig;
 use flotilla_node::router::{RequestError, Router};
-use flotilla_node::{Node, NodeConfig};
+use flotilla_node::{FirstStart, Node, NodeConfig};
 use flotilla_placement::rows;
 use flotilla_proto::errorpb;
 use flotilla_proto::kvrpcpb::{
@@ -38,7 +38,7 @@ async fn start(disk: Arc<dyn FileSystem>, config: NodeConfig) -> Node {
         // Another port at each start, but the same store of the same cluster.
         initial_cluster: format!("s1={}", listener.local_addr().unwrap()),
         cluster_id: 1,
-        new: true,
+        first_start: FirstStart::New,
         data_dir: "/store".into(),
         ..config
     };

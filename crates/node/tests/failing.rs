@@ -11,7 +11,7 @@ use bytes::Bytes;
 use flotilla_client::{Client, Config};
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_node::router::{RequestError, Router};
-use flotilla_node::{Node, NodeConfig};
+use flotilla_node::{FirstStart, Node, NodeConfig};
 use flotilla_region::{RegionId, RequestPrecondition, Space};
 use flotilla_store::ApplyOutcome;
 use flotilla_vfs::fault::FaultFs;
@@ -30,7 +30,7 @@ async fn start(disk: &FaultFs) -> Node {
         // Another port at each start, but the same store of the same cluster.
         initial_cluster: format!("s1={}", listener.local_addr().unwrap()),
         cluster_id: 1,
-        new: true,
+        first_start: FirstStart::New,
         regions: 2,
         data_dir: "/store".into(),
         ..NodeConfig::default()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use flotilla_cli::playground;
 use flotilla_client::{Client, Config};
 use flotilla_node::config::LimitsConfig;
-use flotilla_node::{Node, NodeConfig};
+use flotilla_node::{FirstStart, Node, NodeConfig};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -37,7 +37,7 @@ async fn start(dir: &TempDir) -> (Node, String) {
         initial_cluster: format!("s1={addr}"),
         data_dir: dir.path().to_owned(),
         regions: 1,
-        new: true,
+        first_start: FirstStart::New,
         limits: LimitsConfig { connections_max: CONNECTIONS_MAX, ..LimitsConfig::default() },
         ..NodeConfig::default()
     };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_node::router::Router;
-use flotilla_node::{Node, NodeConfig};
+use flotilla_node::{FirstStart, Node, NodeConfig};
 use flotilla_region::{RegionId, RequestPrecondition, Space};
 use flotilla_vfs::fault::FaultFs;
 use gate::{Gate, PATIENCE};
@@ -32,8 +32,12 @@ async fn get(router: &Router, region: RegionId) -> Bytes {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_is_acknowledged_after_its_sync_and_reads_go_on_meanwhile() {
     let (gate, disk) = Gate::before(FaultFs::new(1));
-    let config =
-        NodeConfig { new: true, regions: 1, data_dir: "/store".into(), ..NodeConfig::default() };
+    let config = NodeConfig {
+        first_start: FirstStart::New,
+        regions: 1,
+        data_dir: "/store".into(),
+        ..NodeConfig::default()
+    };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let node = Node::start_on_disk(listener, config, disk).await.unwrap();
     let router = node.router().clone();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use flotilla_cli::playground::{self, Playground, PlaygroundConfig};
 use flotilla_client::{Client, Config};
 use flotilla_identity::{FEATURE_LEVEL, StoreRun, StoreUuid};
-use flotilla_node::{Node, NodeConfig};
+use flotilla_node::{FirstStart, Node, NodeConfig};
 use flotilla_proto::peers::peers_client::PeersClient;
 use flotilla_proto::peers::snapshot_part::Part;
 use flotilla_proto::peers::{
@@ -275,7 +275,7 @@ async fn silent_connections_do_not_keep_others_out() {
     let addr = listener.local_addr().unwrap().to_string();
     let config = NodeConfig {
         initial_cluster: format!("s1={addr}"),
-        new: true,
+        first_start: FirstStart::New,
         data_dir: dir.path().to_owned(),
         regions: 1,
         ..NodeConfig::default()

@@ -4,8 +4,9 @@
 #![no_main]
 
 use bytes::Bytes;
+use flotilla_base::fields::put_bytes;
 use flotilla_kv::raw;
-use flotilla_region::{Descriptor, HardState, entry_data};
+use flotilla_region::{AdminCommand, Descriptor, EntryKind, HardState, LogEntry, entry_data};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -18,6 +19,21 @@ fuzz_target!(|data: &[u8]| {
     }
     if let Ok(ops) = raw::decode(bytes.clone()) {
         assert_eq!(raw::decode(raw::encode(&ops)).as_ref(), Ok(&ops));
+    }
+    for kind in [EntryKind::Normal, EntryKind::ConfChangeV2] {
+        let entry = LogEntry { kind, data: bytes.clone(), ..LogEntry::default() };
+        let Ok(Some(command)) = AdminCommand::decode(&entry) else { continue };
+        let data = match kind {
+            EntryKind::Normal => command.encode(),
+            // The context of raft's encoding.
+            EntryKind::ConfChangeV2 => {
+                let mut data = vec![0x1a];
+                put_bytes(&mut data, &command.encode());
+                data.into()
+            }
+        };
+        let again = LogEntry { data, ..entry };
+        assert_eq!(AdminCommand::decode(&again), Ok(Some(command)));
     }
     for proposal in entry_data::proposals(&bytes) {
         // An entry is read until the first proposal that cannot be read.

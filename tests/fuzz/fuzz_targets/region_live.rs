@@ -1,5 +1,5 @@
-//! Fuzzes a live region with arbitrary messages and snapshots, among other events: all that a
-//! decodable frame or an offer from another store may hold.
+//! Fuzzes a live region with arbitrary messages, notices and snapshots, among other events: all that
+//! a decodable frame or an offer from another store may hold.
 //!
 //! Nothing panics, the core's invariants hold after each step, each ticket comes out once, a term
 //! grows within its bound, no message leaves with a term that is not on disk, and a late step
@@ -11,10 +11,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use flotilla_kv::raw;
 use flotilla_region::{
-    ApplyTask, Config, Descriptor, Effects, EntryKind, Envelope, Epoch, Event, HardState, Index,
-    InstallTask, LogEntry, LogFetch, LogWrite, Message, MessageKind, Peer, PeerId,
-    RecoveredReplica, RegionId, RequestPrecondition, Shard, SnapshotHead, SnapshotSend, Space,
-    StageId, StoreId, Term, Ticket, Time,
+    AdminCommand, ApplyTask, Config, Descriptor, Effects, EndTask, EntryKind, Envelope, Epoch,
+    Event, HardState, Index, InstallTask, LogEntry, LogFetch, LogWrite, MembershipChange,
+    MembershipCommand, Message, MessageKind, Notice, NoticeKind, Peer, PeerId, RecoveredReplica,
+    RegionChange, RegionId, RemovedPeers, RequestPrecondition, Shard, SnapshotHead, SnapshotSend,
+    Space, StageId, Status, StoreId, Term, Ticket, Time,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -71,6 +72,8 @@ enum Work {
     Install(InstallTask),
     /// A snapshot to another store; whether its stream has begun.
     Send(SnapshotSend, bool),
+    /// An end, and a durable root for it.
+    End(EndTask),
 }
 
 struct Live {
@@ -84,7 +87,9 @@ struct Live {
     stages: BTreeSet<StageId>,
     stage_count: u64,
     waiting: BTreeSet<Ticket>,
-    /// The store has to end.
+    /// As far as entries were applied.
+    region: Descriptor,
+    /// The store has to end, or the replica has.
     is_over: bool,
 }
 
@@ -95,7 +100,8 @@ fn descriptor() -> Descriptor {
         start: Bytes::new(),
         end: Bytes::new(),
         epoch: Epoch { conf_version: 1, version: 1 },
-        peers: (1..=3).map(peer).collect(),
+        peers: (1..=3).map(|store| peer(store).into()).collect(),
+        removed: RemovedPeers::default(),
     }
 }
 
@@ -107,7 +113,11 @@ impl Live {
     fn new(input: &mut Input<'_>) -> Self {
         let config = Config {
             seed: 1,
-            window: flotilla_region::WindowConfig { tail_bytes_max: 20, tail_count_max: 2 },
+            window: flotilla_region::WindowConfig {
+                tail_bytes_max: 20,
+                tail_count_max: 2,
+                ..Default::default()
+            },
             reads: flotilla_region::ReadConfig { leases: true, retry_ms: 100, tries_max: 3 },
             ..Config::default()
         };
@@ -140,19 +150,27 @@ impl Live {
             stages: BTreeSet::new(),
             stage_count: 0,
             waiting: BTreeSet::new(),
+            region: descriptor(),
             is_over: false,
         }
     }
 
     fn go_on(&mut self, input: &mut Input<'_>) {
-        let event = match input.below(9) {
+        let event = match input.below(11) {
             8 => Some(self.staged(input)),
+            9 => Some(self.notice(input)),
+            10 => Some(self.change(input)),
             0 => self.work.pop_front().map(|work| self.complete(work)),
             1 => {
                 // Everything that is on its way is done.
-                while let Some(work) = self.work.pop_front() {
+                while !self.is_over
+                    && let Some(work) = self.work.pop_front()
+                {
                     let event = self.complete(work);
                     self.step(Some(event), 0);
+                }
+                if self.is_over {
+                    return;
                 }
                 None
             }
@@ -169,12 +187,15 @@ impl Live {
     }
 
     fn step(&mut self, event: Option<Event>, late_ms: u64) {
-        let before = self.shard.status(REGION).expect("it is here");
+        let before = self.status();
         self.shard.step(self.now, event.into_iter(), &mut self.effects);
-        let after = self.shard.status(REGION).expect("it is here");
-        // One message, one election, or both.
-        let term_max = before.term.0 + TERM_LEAD_MAX + 2;
-        assert!(before.last == Index(0) || after.term.0 <= term_max, "{before:?} to {after:?}");
+        self.is_over |= self.shard.status(REGION).is_none();
+        if !self.is_over {
+            let after = self.status();
+            // One message, one election, or both.
+            let term_max = before.term.0 + TERM_LEAD_MAX + 2;
+            assert!(before.last == Index(0) || after.term.0 <= term_max, "{before:?} to {after:?}");
+        }
         let served = self.now.after_ms(late_ms);
         if self.shard.drop_leases_if_late(served, &mut self.effects) {
             assert!(
@@ -214,6 +235,7 @@ impl Live {
             self.work.push_back(Work::Install(install));
         }
         self.work.extend(effects.snapshots.drain(..).map(|send| Work::Send(send, false)));
+        self.work.extend(effects.ends.drain(..).map(Work::End));
         effects.clear();
     }
 
@@ -222,17 +244,19 @@ impl Live {
             Work::Install(InstallTask { stage, head, hard_state, .. }) => {
                 self.persisted_term = self.persisted_term.max(hard_state.term);
                 let (applied, installed) = (head.index, Some(stage));
+                self.region = head.descriptor;
                 Event::Checkpointed { region: REGION, applied, installed }
             }
             Work::Send(send, is_begun) => {
-                let (to, number) = (send.envelope.to.id, send.number);
+                let (from, to) = (send.envelope.from.id, send.envelope.to.id);
+                let number = send.number;
                 if is_begun {
-                    return Event::SnapshotSent { region: REGION, to, number, ok: true };
+                    return Event::SnapshotSent { region: REGION, from, to, number, ok: true };
                 }
                 let head = send.envelope.message.snapshot.as_ref();
                 let index = head.map_or(send.envelope.message.index, |head| head.index);
                 self.work.push_back(Work::Send(send, true));
-                Event::SnapshotBegun { region: REGION, to, number, index }
+                Event::SnapshotBegun { region: REGION, from, to, number, index }
             }
             Work::Write(write) => {
                 if write.reset.is_some() {
@@ -247,13 +271,14 @@ impl Live {
                 }
                 Event::Persisted { region: REGION, number: write.number }
             }
-            Work::Fetch(LogFetch { region, context, low, high, .. }) => {
+            Work::End(EndTask { region, peer }) => Event::Ended { region, peer },
+            Work::Fetch(LogFetch { region, peer, context, low, high, .. }) => {
                 let entries: Vec<_> = self.log.range(low..high).map(|(_, e)| e.clone()).collect();
                 match entries.first() {
                     Some(first) if first.index == low => {
-                        Event::Fetched { region, context, entries }
+                        Event::Fetched { region, peer, context, entries }
                     }
-                    _ => Event::FetchFailed { region, context },
+                    _ => Event::FetchFailed { region, peer, context },
                 }
             }
             Work::Apply(task) => {
@@ -263,15 +288,71 @@ impl Live {
                     }
                 }
                 let index = task.entries.last().expect("never none").entry.index;
-                Event::Applied { region: REGION, index, changes: vec![], size: None }
+                let changes = task.entries.iter().filter_map(|one| self.applied(&one.entry));
+                let changes = changes.collect();
+                Event::Applied { region: REGION, index, changes, size: None }
             }
         }
+    }
+
+    /// The change of the region by an entry, as a store makes it.
+    fn applied(&mut self, entry: &LogEntry) -> Option<RegionChange> {
+        // Entries of other stores are arbitrary bytes: a store would stop at a damaged one.
+        let command = AdminCommand::decode(entry).ok().flatten()?;
+        let index = entry.index;
+        match command {
+            AdminCommand::Membership(command) => {
+                self.region = command.apply(&self.region).ok()?;
+                let (change, descriptor) = (command.change, self.region.clone());
+                Some(RegionChange::Membership { index, change, descriptor })
+            }
+            AdminCommand::Forget(peer) => {
+                let unconfirmed = &mut self.region.removed.unconfirmed;
+                let at = unconfirmed.iter().position(|removed| removed.id == peer)?;
+                unconfirmed.remove(at);
+                Some(RegionChange::Forgotten { index, peer, descriptor: self.region.clone() })
+            }
+            AdminCommand::Split(_) => None,
+        }
+    }
+
+    fn status(&self) -> Status {
+        self.shard.status(REGION).expect("it is here")
+    }
+
+    /// A word about this replica, another one, or one that cannot be.
+    fn notice(&mut self, input: &mut Input<'_>) -> Event {
+        let kinds = [NoticeKind::WhoIs, NoticeKind::Gone, NoticeKind::End, NoticeKind::Ended];
+        let kind = kinds[usize::from(input.below(4))];
+        let peer = PeerId(input.near(peer(1).id.0));
+        let conf_version = input.near(self.region.epoch.conf_version);
+        let epoch = Epoch { conf_version, version: 1 };
+        let (from, to) = (StoreId(u64::from(2 + input.below(2))), StoreId(1));
+        Event::Notice(Notice { region: REGION, from, to, kind, peer, epoch })
+    }
+
+    /// A change of the members that somebody wants.
+    fn change(&mut self, input: &mut Input<'_>) -> Event {
+        self.ticket_count += 1;
+        let (region, ticket) = (REGION, Ticket(self.ticket_count));
+        self.waiting.insert(ticket);
+        let mut id = || PeerId(input.near(peer(3).id.0));
+        let (one, other) = (id(), id());
+        let change = match input.below(5) {
+            0 => MembershipChange::LeaveJoint,
+            1 => MembershipChange::Remove(one),
+            2 => MembershipChange::Vote { promoted: vec![one], demoted: vec![other] },
+            3 => MembershipChange::Vote { promoted: vec![], demoted: vec![one] },
+            _ => MembershipChange::Add(Peer { id: one, store: StoreId(input.near(4)) }),
+        };
+        let command = MembershipCommand { epoch: self.region.epoch, change };
+        Event::ChangeMembership { region, ticket, command }
     }
 
     /// A snapshot that has come, with any head.
     fn staged(&mut self, input: &mut Input<'_>) -> Event {
         let mut envelope = self.envelope(input);
-        let status = self.shard.status(REGION).expect("it is here");
+        let status = self.status();
         let index = Index(input.near(status.commit.0));
         let term = Term(input.near(status.term.0));
         envelope.message = Message {
@@ -301,7 +382,7 @@ impl Live {
     }
 
     fn envelope(&mut self, input: &mut Input<'_>) -> Envelope {
-        let status = self.shard.status(REGION).expect("it is here");
+        let status = self.status();
         let kinds = (0..20).filter_map(MessageKind::from_number);
         let kinds: Vec<_> = kinds.filter(|kind| *kind != MessageKind::Snapshot).collect();
         let kind = kinds[usize::from(input.byte()) % kinds.len()];

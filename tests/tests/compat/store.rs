@@ -11,9 +11,10 @@ use flotilla_identity::{
 };
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_region::{
-    ApplyTask, BirthOrigin, Committed, Compaction, Descriptor, EntryKind, Epoch, HardState, Index,
-    LogEntry, LogWrite, Peer, PeerId, RecoveredReplica, RegionId, RemovedPeers, ReplicaBirth,
-    Space, StoreId, Term, UninitialisedReplica,
+    AdminCommand, ApplyTask, BirthOrigin, Committed, Compaction, Descriptor, EndTask, EntryKind,
+    Epoch, HardState, Index, LogEntry, LogWrite, MembershipChange, MembershipCommand, Peer, PeerId,
+    PeerRole, RecoveredReplica, RegionId, RegionPeer, RemovedPeers, ReplicaBirth, Space, StoreId,
+    Term, UninitialisedReplica,
 };
 use flotilla_store::{
     Config, LogConfig, PageOptions, RecoveredReplicas, StartSeed, Store, StoreDirectory,
@@ -23,7 +24,8 @@ use flotilla_vfs::os::OsFs;
 use crate::{copy_of, is_written_alike, noise};
 
 /// The older ones are read, the newest one is read and written.
-const FIXTURES: [&str; 4] = ["store", "store-2", "store-3", "store-4"];
+const FIXTURES: [&str; 5] = ["store", "store-2", "store-3", "store-4", "store-5"];
+const NEWEST: &str = FIXTURES[4];
 const STARTS: u64 = 2;
 
 fn directory(dir: &Path, nonce: u64) -> StoreDirectory {
@@ -97,27 +99,84 @@ fn apply(store: &Store, region: u64, entries: &[LogEntry]) {
 }
 
 /// The votes of replicas that messages have made: of the first a root has the row, of the second
-/// only the log knows. Stores before the newest fixture had none.
+/// only the log knows. Stores before the fourth fixture had none.
 fn uninitialised(fixture: &str) -> Vec<UninitialisedReplica> {
-    if fixture != FIXTURES[3] {
+    if FIXTURES[..3].contains(&fixture) {
         return vec![];
     }
-    let of = |region, term| UninitialisedReplica {
-        region: RegionId(region),
-        peer: PeerId(region * 100 + 1),
-        hard_state: HardState {
-            term: Term(term),
-            vote: Some(PeerId(region * 100 + 2)),
-            commit: Index(0),
-        },
+    vec![voter(8, 300), voter(9, 7)]
+}
+
+fn voter(region: u64, term: u64) -> UninitialisedReplica {
+    let vote = Some(PeerId(region * 100 + 2));
+    let hard_state = HardState { term: Term(term), vote, commit: Index(0) };
+    UninitialisedReplica { region: RegionId(region), peer: PeerId(region * 100 + 1), hard_state }
+}
+
+/// The members of the system region change: replica 103 goes, 104 on a fourth store comes. The root
+/// has the first two changes, and with them the joint configuration. Raft's own fields of an entry
+/// stand before the command.
+fn member_entries() -> [LogEntry; 5] {
+    let change = |index, conf_version, raft: &[u8], change| {
+        let epoch = Epoch { conf_version, version: 1 };
+        let command = AdminCommand::Membership(MembershipCommand { epoch, change });
+        let context = command.encode();
+        let data = [raft, &[0x1a, context.len() as u8], &context].concat().into();
+        LogEntry { index: Index(index), term: Term(3), kind: EntryKind::ConfChangeV2, data }
     };
-    vec![of(8, 300), of(9, 7)]
+    let (old, new) = (PeerId(103), Peer { id: PeerId(104), store: StoreId(4) });
+    let vote = MembershipChange::Vote { promoted: vec![new.id], demoted: vec![old] };
+    let raft_vote = [0x08, 2, 0x12, 4, 8, 0, 16, 104, 0x12, 4, 8, 2, 16, 103];
+    let (index, term, kind) = (Index(5), Term(3), EntryKind::Normal);
+    [
+        change(1, 1, &[0x12, 4, 8, 2, 16, 104], MembershipChange::Add(new)),
+        change(2, 2, &raft_vote, vote),
+        change(3, 4, &[], MembershipChange::LeaveJoint),
+        change(4, 6, &[0x12, 4, 8, 1, 16, 103], MembershipChange::Remove(old)),
+        LogEntry { index, term, kind, data: AdminCommand::Forget(old).encode() },
+    ]
+}
+
+/// The system region behind its first two changes, and behind all.
+fn changed_members() -> [Descriptor; 2] {
+    let listed = |of: u64, role| RegionPeer { id: PeerId(100 + of), store: StoreId(of), role };
+    let with = |conf_version, peers: &[(u64, PeerRole)]| Descriptor {
+        epoch: Epoch { conf_version, version: 1 },
+        peers: peers.iter().map(|(of, role)| listed(*of, *role)).collect(),
+        ..region(1, Space::System, "", "")
+    };
+    let (voter, incoming, outgoing) = (PeerRole::Voter, PeerRole::Incoming, PeerRole::Outgoing);
+    [
+        with(4, &[(1, voter), (2, voter), (3, outgoing), (4, incoming)]),
+        with(7, &[(1, voter), (2, voter), (4, voter)]),
+    ]
+}
+
+/// Replicas that have ended: one that never was here, and one that has voted, whose log is left.
+fn ended() -> [EndTask; 2] {
+    let of = |region| EndTask { region: RegionId(region), peer: PeerId(region * 100 + 1) };
+    [of(10), of(11)]
 }
 
 fn vote(store: &Store, found: UninitialisedReplica) {
     let UninitialisedReplica { region, peer, hard_state } = found;
     let birth = ReplicaBirth { region, peer, hard_state, origin: BirthOrigin::Message };
     store.write_log(&[], &[birth], &[], &[]).wait().unwrap();
+}
+
+fn write_members(store: &Store, range: std::ops::Range<usize>) {
+    let entries = member_entries()[range].to_vec();
+    let hard_state = HardState { term: Term(3), vote: Some(PeerId(102)), commit: Index(2) };
+    let write = LogWrite {
+        region: RegionId(1),
+        peer: PeerId(101),
+        number: entries[0].index.0,
+        hard_state: Some(hard_state),
+        entries,
+        sync: true,
+        reset: None,
+    };
+    store.write_log(&[write], &[], &[], &[]).wait().unwrap();
 }
 
 fn write(dir: &Path) {
@@ -153,10 +212,17 @@ fn write(dir: &Path) {
             }
         }
         if index == 50 {
-            vote(&store, uninitialised(FIXTURES[3])[0]);
+            vote(&store, uninitialised(NEWEST)[0]);
+        }
+        if index == 55 {
+            write_members(&store, 0..2);
+            apply(&store, 1, &member_entries()[..2]);
+            vote(&store, voter(11, 5));
+            ended().iter().for_each(|task| drop(store.end(task).unwrap()));
         }
         if index == 70 {
-            vote(&store, uninitialised(FIXTURES[3])[1]);
+            vote(&store, uninitialised(NEWEST)[1]);
+            write_members(&store, 2..5);
         }
         if index == 60 {
             store.checkpoint().unwrap();
@@ -226,7 +292,17 @@ fn is_read(fixture: &str) {
     assert_eq!(starts, [1, 2, 3]);
     let [peer] = &store.peer_runs().unwrap()[..] else { panic!("one other store was heard") };
     assert_eq!((peer.run.starts, peer.address.as_str()), (4, "moved:2"));
-    assert_eq!(store.descriptors().unwrap(), regions());
+    let is_newest = fixture == NEWEST;
+    let mut expected = regions();
+    if is_newest {
+        let [joint, last] = changed_members();
+        expected[0] = joint;
+        assert_eq!(store.descriptors().unwrap(), expected);
+        assert_eq!(recovered[0].tail, member_entries()[2..]);
+        apply(&store, 1, &member_entries()[2..]);
+        expected[0] = last;
+    }
+    assert_eq!(store.descriptors().unwrap(), expected);
     for id in [2, 3] {
         let is_this = |replica: &&RecoveredReplica| replica.descriptor.id == RegionId(id);
         let replica = recovered.iter().find(is_this).unwrap();
@@ -245,9 +321,10 @@ fn is_read(fixture: &str) {
     store.checkpoint().unwrap();
     let report = store.check().unwrap();
     assert_eq!(report.uninitialised, uninitialised(fixture).len() as u64);
+    assert_eq!(report.tombstones, if is_newest { ended().len() as u64 } else { 0 });
 }
 
 #[test]
 fn a_store_is_written_byte_for_byte() {
-    is_written_alike(FIXTURES[3], write);
+    is_written_alike(NEWEST, write);
 }

@@ -1,6 +1,8 @@
 //! Clients at work on a cluster, and the check of their answers: one order of their operations
 //! explains them, and no acknowledged write is lost.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -79,10 +79,10 @@ pub fn read_log(context: &StoreContext) -> Result<()> {
     let mut fetches = Vec::new();
     while let Some(bytes) = context.fetches.take(&mut fetches) {
         for fetch in fetches.drain(..) {
-            let (region, of_fetch) = (fetch.region, fetch.context);
+            let (region, peer, of_fetch) = (fetch.region, fetch.peer, fetch.context);
             let event = match context.log.fetch(&fetch)? {
-                Some(entries) => Event::Fetched { region, context: of_fetch, entries },
-                None => Event::FetchFailed { region, context: of_fetch },
+                Some(entries) => Event::Fetched { region, peer, context: of_fetch, entries },
+                None => Event::FetchFailed { region, peer, context: of_fetch },
             };
             context.mailbox.complete_all([event]);
         }

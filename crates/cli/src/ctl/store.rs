@@ -3,7 +3,9 @@
 use std::io::Write;
 use std::time::Instant;
 
-use flotilla_proto::peers::{ChangeStoreRequest, KnownStore, StatsResponse, StoreChange};
+use flotilla_proto::peers::{
+    ChangeStoreRequest, KnownStore, StatsResponse, StoreChange, StoreState,
+};
 use serde_json::json;
 
 use super::placement::{self, LOOK};
@@ -73,22 +75,45 @@ pub(crate) async fn run(
     let store = find(&stores, name)?;
     let until = placement::end_of(wait.seconds);
     let mut told = String::new();
-    begin(target, &stores, store, change, until, &mut told).await?;
+    let begun = begin(target, &stores, store, change, until, &mut told).await?;
+    let mut state = KnownState { before: Some(store.state()), now: begun };
     loop {
-        let now = look(target, store_id(store)).await?;
+        let (copy, answer) = look(target, store_id(store)).await?;
+        state.learn(copy);
+        let now = SeenStore { store, state: state.now, answer };
         if now.is_reached(change) {
             return now.done(change, format, out);
         }
-        now.tell(&now.words(), &mut told);
+        let (name, words) = (&store.name, now.words());
+        if state.now != begun {
+            return Err(Error::Refused(format!("{name} was changed by another command: {words}")));
+        }
+        tell(name, &words, &mut told);
         if Instant::now() >= until {
-            let (name, words) = (&now.store.name, now.words());
             return Err(Error::Refused(format!("{name} is not there yet: {words}; it goes on")));
         }
         tokio::time::sleep(LOOK).await;
     }
 }
 
-/// Has the leader of placement write the change.
+/// The state of a store, of which the leader of placement was the first to know.
+struct KnownState {
+    /// The state before the change, until a copy has another one.
+    before: Option<StoreState>,
+    now: StoreState,
+}
+
+impl KnownState {
+    /// Takes in the copy of some store, which may be one from before the change.
+    fn learn(&mut self, copy: StoreState) {
+        if self.before != Some(copy) {
+            self.before = None;
+            self.now = copy;
+        }
+    }
+}
+
+/// Has the leader of placement write the change; the state that the store has by it.
 async fn begin(
     target: &ClusterTarget,
     stores: &[KnownStore],
@@ -96,7 +121,7 @@ async fn begin(
     change: StoreChange,
     until: Instant,
     told: &mut String,
-) -> Result<(), Error> {
+) -> Result<StoreState, Error> {
     let request = ChangeStoreRequest { store_id: store_id(store), change: change.into() };
     loop {
         let response = placement::ask(target, stores, until, async |operator| {
@@ -104,8 +129,9 @@ async fn begin(
             Ok((!response.is_led_elsewhere).then_some(response))
         });
         let response = response.await?;
+        let state = response.state();
         match response.refusal {
-            refusal if refusal.is_empty() => return Ok(()),
+            refusal if refusal.is_empty() => return Ok(state),
             refusal if !response.is_passing || Instant::now() >= until => {
                 return Err(Error::Refused(refusal));
             }
@@ -123,17 +149,16 @@ fn tell(name: &str, words: &str, told: &mut String) {
     }
 }
 
-/// A store as the registry has it, and as it describes itself.
-struct SeenStore {
-    store: KnownStore,
-    answer: Result<StatsResponse, flotilla_client::Error>,
-}
-
-async fn look(target: &ClusterTarget, id: u64) -> Result<SeenStore, Error> {
+/// The state of a store in the copy of the registry that some store has, and its own answer.
+async fn look(
+    target: &ClusterTarget,
+    id: u64,
+) -> Result<(StoreState, Result<StatsResponse, flotilla_client::Error>), Error> {
     let stores = target.registered_stores().await?;
     let found = stores.into_iter().find(|store| store_id(store) == id);
     let store = found.ok_or_else(|| Error::Absent(format!("there is no store {id}")))?;
-    let address = store.store.clone().unwrap_or_default().address;
+    let state = store.state();
+    let address = store.store.unwrap_or_default().address;
     let answer = target.observer(&address)?.stats().await;
     // Another store may listen there by now.
     let answer = answer.and_then(|stats| match stats.store_id == id {
@@ -143,12 +168,19 @@ async fn look(target: &ClusterTarget, id: u64) -> Result<SeenStore, Error> {
             reason: format!("store {} listens there", stats.store_id),
         }),
     });
-    Ok(SeenStore { store, answer })
+    Ok((state, answer))
 }
 
-impl SeenStore {
+/// A store as the registry has it, and as it describes itself.
+struct SeenStore<'a> {
+    store: &'a KnownStore,
+    state: StoreState,
+    answer: Result<StatsResponse, flotilla_client::Error>,
+}
+
+impl SeenStore<'_> {
     fn is_reached(&self, change: StoreChange) -> bool {
-        let state = state_word(&self.store);
+        let state = state_word(self.state);
         match change {
             StoreChange::Drain => {
                 state == "draining" && self.answer.as_ref().is_ok_and(|stats| stats.leaders == 0)
@@ -161,7 +193,7 @@ impl SeenStore {
     }
 
     fn words(&self) -> String {
-        let state = state_word(&self.store);
+        let state = state_word(self.state);
         match &self.answer {
             Ok(StatsResponse { leaders, replicas, .. }) => {
                 format!("{state}, {replicas} replicas, {leaders} of them leaders")
@@ -170,21 +202,17 @@ impl SeenStore {
         }
     }
 
-    fn tell(&self, words: &str, told: &mut String) {
-        tell(&self.store.name, words, told);
-    }
-
     fn done(
         &self,
         change: StoreChange,
         format: ByteFormat,
         out: &mut impl Write,
     ) -> Result<(), Error> {
-        let (name, state) = (&self.store.name, state_word(&self.store));
+        let (name, state) = (&self.store.name, state_word(self.state));
         if format.is_json {
             let stats = self.answer.as_ref().ok();
             let row = json!({
-                "store": store_id(&self.store),
+                "store": store_id(self.store),
                 "name": name,
                 "state": state,
                 "replicas": stats.map(|stats| stats.replicas),
@@ -211,40 +239,55 @@ impl SeenStore {
 #[cfg(test)]
 mod tests {
     use flotilla_proto::metapb;
-    use flotilla_proto::peers::StoreState;
 
     use super::*;
 
-    fn seen(state: StoreState, leaders: u64) -> SeenStore {
-        let store = KnownStore {
-            name: "s4".to_owned(),
-            store: Some(metapb::Store { id: 4, ..Default::default() }),
-            state: state.into(),
-            ..Default::default()
-        };
-        let answer = Ok(StatsResponse { store_id: 4, replicas: 7, leaders, ..Default::default() });
-        SeenStore { store, answer }
+    fn store() -> KnownStore {
+        let place = metapb::Store { id: 4, ..Default::default() };
+        KnownStore { name: "s4".to_owned(), store: Some(place), ..Default::default() }
     }
 
-    fn silent(state: StoreState) -> SeenStore {
+    fn seen(store: &KnownStore, state: StoreState, leaders: u64) -> SeenStore<'_> {
+        let answer = Ok(StatsResponse { store_id: 4, replicas: 7, leaders, ..Default::default() });
+        SeenStore { store, state, answer }
+    }
+
+    fn silent(store: &KnownStore, state: StoreState) -> SeenStore<'_> {
         let reason = "refused".to_owned();
         let error = flotilla_client::Error::Unreachable { endpoints: "h:4".to_owned(), reason };
-        SeenStore { answer: Err(error), ..seen(state, 0) }
+        SeenStore { answer: Err(error), ..seen(store, state, 0) }
+    }
+
+    #[test]
+    fn a_copy_of_the_registry_from_before_the_change_says_nothing() {
+        use StoreState::{StoreLeaving, StoreUp};
+        let mut state = KnownState { before: Some(StoreLeaving), now: StoreUp };
+        for (copy, now) in [
+            (StoreLeaving, StoreUp),
+            (StoreUp, StoreUp),
+            // Another command has changed it again.
+            (StoreLeaving, StoreLeaving),
+            (StoreUp, StoreUp),
+        ] {
+            state.learn(copy);
+            assert_eq!(state.now, now, "{copy:?}");
+        }
     }
 
     #[test]
     fn a_change_is_reached_when_its_store_is_where_it_should_be() {
         use StoreState::{StoreDraining, StoreLeaving, StoreLost, StoreRemoved, StoreUp};
+        let at = &store();
         for (change, seen, reached) in [
-            (StoreChange::Drain, seen(StoreDraining, 0), true),
-            (StoreChange::Drain, seen(StoreDraining, 1), false),
-            (StoreChange::Drain, silent(StoreDraining), false),
-            (StoreChange::Drain, seen(StoreUp, 0), false),
-            (StoreChange::Leave, seen(StoreLeaving, 0), false),
-            (StoreChange::Leave, silent(StoreRemoved), true),
-            (StoreChange::Lost, silent(StoreLost), true),
-            (StoreChange::Cancel, seen(StoreUp, 3), true),
-            (StoreChange::Cancel, seen(StoreDraining, 3), false),
+            (StoreChange::Drain, seen(at, StoreDraining, 0), true),
+            (StoreChange::Drain, seen(at, StoreDraining, 1), false),
+            (StoreChange::Drain, silent(at, StoreDraining), false),
+            (StoreChange::Drain, seen(at, StoreUp, 0), false),
+            (StoreChange::Leave, seen(at, StoreLeaving, 0), false),
+            (StoreChange::Leave, silent(at, StoreRemoved), true),
+            (StoreChange::Lost, silent(at, StoreLost), true),
+            (StoreChange::Cancel, seen(at, StoreUp, 3), true),
+            (StoreChange::Cancel, seen(at, StoreDraining, 3), false),
         ] {
             assert_eq!(seen.is_reached(change), reached, "{change:?} {}", seen.words());
         }
@@ -252,22 +295,23 @@ mod tests {
 
     #[test]
     fn the_progress_and_the_end_are_told() {
-        let words = seen(StoreState::StoreLeaving, 2).words();
+        let at = &store();
+        let words = seen(at, StoreState::StoreLeaving, 2).words();
         assert_eq!(words, "leaving, 7 replicas, 2 of them leaders");
-        assert!(silent(StoreState::StoreDraining).words().starts_with("draining, no answer ("));
-        let said = |seen: &SeenStore, change, is_json| {
+        assert!(silent(at, StoreState::StoreDraining).words().starts_with("draining, no answer ("));
+        let said = |seen: &SeenStore<'_>, change, is_json| {
             let mut out = vec![];
             seen.done(change, ByteFormat { is_hex: false, is_json }, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
-        let drained = seen(StoreState::StoreDraining, 0);
+        let drained = seen(at, StoreState::StoreDraining, 0);
         assert!(said(&drained, StoreChange::Drain, false).starts_with("s4 is drained"));
         let row: serde_json::Value =
             serde_json::from_str(&said(&drained, StoreChange::Drain, true)).unwrap();
         let expected =
             json!({ "store": 4, "name": "s4", "state": "draining", "replicas": 7, "leaders": 0 });
         assert_eq!(row, expected);
-        let left = said(&silent(StoreState::StoreRemoved), StoreChange::Leave, false);
+        let left = said(&silent(at, StoreState::StoreRemoved), StoreChange::Leave, false);
         assert!(left.starts_with("s4 has left"), "{left}");
     }
 }

@@ -38,7 +38,7 @@ const HEADINGS: [&str; 12] = [
     "uptime",
 ];
 
-/// What a store says of itself.
+/// The words of a store about itself.
 struct StoreView {
     stats: StatsResponse,
     /// The stores that hold the registry, if this is one of them.
@@ -121,7 +121,7 @@ fn write_table(
         // A store that is up is not worth the word.
         let standing = match store.state() {
             StoreState::StoreUp => String::new(),
-            _ => format!("{}, ", state_word(store)),
+            _ => format!("{}, ", state_word(store.state())),
         };
         match answer {
             Ok(StoreView { stats, .. }) => {
@@ -141,7 +141,7 @@ fn write_table(
         }
     }
     for (store, (_, row)) in gone.iter().zip(&mut rows[seen.len()..]) {
-        row.push(Cell::new(state_word(store)));
+        row.push(Cell::new(state_word(store.state())));
     }
     rows.sort_by_key(|(id, _)| *id);
     let mut table = table(&headings);
@@ -169,9 +169,9 @@ impl RegistryHolders {
     }
 }
 
-/// What the registry says of a store, for people and for programs.
-pub(super) fn state_word(store: &KnownStore) -> &'static str {
-    match store.state() {
+/// The registry's word about a store, for people and for programs.
+pub(super) fn state_word(state: StoreState) -> &'static str {
+    match state {
         StoreState::StoreUp => "up",
         StoreState::StoreDraining => "draining",
         StoreState::StoreLeaving => "leaving",
@@ -203,7 +203,7 @@ fn record_to_json(store: &KnownStore) -> Value {
         "id": place.id,
         "name": store.name,
         "address": place.address,
-        "registry_state": state_word(store),
+        "registry_state": state_word(store.state()),
         "uuid": uuid(store),
         "starts": store.starts,
         "feature_level": store.level,
@@ -215,7 +215,7 @@ fn record_to_json(store: &KnownStore) -> Value {
 fn gone_to_json(store: &KnownStore) -> Value {
     let mut row = record_to_json(store);
     row["up"] = false.into();
-    row["state"] = state_word(store).into();
+    row["state"] = state_word(store.state()).into();
     row["holds_registry"] = false.into();
     row
 }

@@ -246,6 +246,26 @@ fn a_store_that_is_gone_is_not_heard_any_more_and_learns_that_it_must_stop() {
     }
 }
 
+/// All that a lost store knows are addresses, and those are of its successors by now.
+#[test]
+fn a_lost_store_learns_that_also_from_a_store_that_it_does_not_know() {
+    let mut later = StoreRegistry { version: 3, ..registry(1..=4) };
+    later.stores[0].state = StoreState::Lost;
+    later.stores[1].state = StoreState::Lost;
+    let run = StoreRun { starts: 1, nonce: 11 };
+    let history = RunHistory { runs: [(1, (11, 0))].into() };
+    let mut successor = Handshake::new(introduction(4, run), history, later.clone(), vec![], false);
+    // It means store 1, whose address store 4 has now.
+    let back = StoreHello { registry_version: 1, ..hello(2) };
+    let misdirected = HandshakeRefusal::Misdirected { ours: StoreId(4), meant: StoreId(1) };
+    assert_eq!(successor.decide(&back, 0), HelloDecision::Refuse(misdirected));
+    let answer = successor.greet(StoreId(2));
+    let run = StoreRun { starts: 3, nonce: 33 };
+    let history = RunHistory { runs: [(3, (33, 0))].into() };
+    let mut lost = Handshake::new(introduction(2, run), history, registry(1..=3), vec![], false);
+    assert_eq!(lost.decide(&answer, 0), HelloDecision::Learn(Box::new(later)));
+}
+
 #[test]
 fn another_directory_is_refused_and_told() {
     let found = StoreHello { uuid: StoreUuid(9), ..hello(2) };

@@ -17,7 +17,7 @@ mod tests;
 
 pub use error::ConfigError;
 pub use limits::{LimitsConfig, ThreadsConfig};
-pub use node::NodeConfig;
+pub use node::{FirstStart, NodeConfig};
 pub use raft::{RaftConfig, shard_config};
 pub use resolved::ResolvedConfig;
 pub use snapshot::SnapshotConfig;

@@ -56,15 +56,10 @@ pub struct NodeConfig {
     /// Replicas of each data region, as far as there are stores. Default 3; odd, or a majority
     /// costs one more for nothing. A setting of the cluster.
     pub replicas: Option<u64>,
-    /// A new cluster of this one store is meant, even if another cluster knows its address: begin
-    /// at once, and go on if a store of another cluster dials. A flag of the command line only.
+    /// The operator's word about an empty directory. Flags of the command line only: a file
+    /// outlives the one case that it was meant for.
     #[serde(skip)]
-    pub new: bool,
-    /// The store that has this name lost its directory for ever: this one, whose directory is empty,
-    /// takes its place under a new id. A flag of the command line only: a file outlives the one
-    /// case that it was meant for.
-    #[serde(skip)]
-    pub replace: bool,
+    pub first_start: FirstStart,
     /// The filter of the log on standard error, in the syntax of `tracing` (`info`,
     /// `flotilla_node=debug,warn`). Default `info`. The variable `FLOTILLA_LOG` wins.
     pub log: String,
@@ -84,6 +79,20 @@ pub struct NodeConfig {
     pub threads: ThreadsConfig,
 }
 
+/// The operator's word about a store whose directory is empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FirstStart {
+    /// None: it is a new store, or one that lost its data and is refused.
+    #[default]
+    Usual,
+    /// A new cluster of this one store is meant, even if another cluster knows its address: begin
+    /// at once, and go on if a store of another cluster dials.
+    New,
+    /// The store that has this name lost its directory for ever: this one takes its place under a
+    /// new id.
+    Replace,
+}
+
 impl Default for NodeConfig {
     fn default() -> Self {
         Self {
@@ -98,8 +107,7 @@ impl Default for NodeConfig {
             cluster_id: 0,
             regions: 1,
             replicas: None,
-            new: false,
-            replace: false,
+            first_start: FirstStart::Usual,
             log: "info".to_owned(),
             raft: RaftConfig::default(),
             storage: StorageConfig::default(),

@@ -10,7 +10,7 @@ use flotilla_identity::{
 };
 
 use super::error::{ConfigError, within};
-use super::node::NodeConfig;
+use super::node::{FirstStart, NodeConfig};
 use super::raft::check_settings;
 
 impl NodeConfig {
@@ -74,14 +74,14 @@ impl NodeConfig {
                     .to_owned(),
             );
         }
-        if !contacts.is_empty() && self.new {
+        if !contacts.is_empty() && self.first_start == FirstStart::New {
             return wrong(
                 "--join and --new are both given: a store joins a running cluster, or begins a new \
                  one; take one of the two out"
                     .to_owned(),
             );
         }
-        if contacts.is_empty() && self.replace {
+        if contacts.is_empty() && self.first_start == FirstStart::Replace {
             return wrong(
                 "--replace without --join: name members of the cluster, as --join host:port; they \
                  give this store the place of the one that lost its directory"
@@ -181,7 +181,7 @@ impl ResolvedConfig {
     ///
     /// # Errors
     ///
-    /// What to give or to change.
+    /// The flag to give or to change.
     pub(crate) fn check_join(&self, address: &str) -> Result<(), ConfigError> {
         let wrong = |words: String| Err(ConfigError::Value(words));
         if !self.is_named {

@@ -228,6 +228,19 @@ fn known(group: &str) -> Vec<String> {
 }
 
 #[test]
+fn flags_about_an_empty_directory_that_do_not_fit_are_refused() {
+    let refused = |first_start, join: &str| {
+        let config = NodeConfig { first_start, join: join.to_owned(), ..NodeConfig::default() };
+        config.resolve().map(|resolved| resolved.contacts).map_err(|error| error.to_string())
+    };
+    let both = refused(FirstStart::New, "h:1").unwrap_err();
+    assert!(both.contains("--join and --new are both given"), "{both}");
+    let nowhere = refused(FirstStart::Replace, "").unwrap_err();
+    assert!(nowhere.contains("--replace without --join"), "{nowhere}");
+    assert_eq!(refused(FirstStart::Replace, "h:1, h:2").unwrap(), ["h:1", "h:2"]);
+}
+
+#[test]
 fn the_page_about_settings_has_all_of_them_and_no_others() {
     const GROUPS: [&str; 7] =
         ["raft", "storage", "scrub", "split", "snapshot", "limits", "threads"];

@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 
 use super::bootstrap_client::ask;
 use crate::clock::Clock;
-use crate::config::ResolvedConfig;
+use crate::config::{FirstStart, ResolvedConfig};
 use crate::start::StartError;
 
 /// The longest pause between two looks at what is due.
@@ -75,7 +75,7 @@ impl BootstrapDriver {
         let replicas = usize::try_from(spec.settings.replicas).expect("checked to be at most 7");
         let regions = first_regions(spec.stores.len(), spec.regions, replicas);
         let machine = Bootstrap::new(identity, spec, resolved.place, regions);
-        let listens = !resolved.config.new;
+        let listens = resolved.config.first_start != FirstStart::New;
         let schedule = BootstrapSchedule::new(clock.now(), &machine, listens);
         let state = BootstrapState {
             directory: Some(directory),

@@ -109,7 +109,7 @@ pub(super) fn settings_from_wire(row: &[u8]) -> Result<ClusterSettings, Status> 
     ClusterSettings::decode(row).map_err(|error| malformed(&error.to_string()))
 }
 
-/// What the registry says of a store, as it travels.
+/// The registry's word about a store, as it travels.
 pub(crate) fn state_to_wire(state: StoreState) -> peers::StoreState {
     match state {
         StoreState::Up => peers::StoreState::StoreUp,

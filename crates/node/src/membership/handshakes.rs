@@ -35,7 +35,7 @@ pub(crate) struct KnownStore {
     pub(crate) address: String,
 }
 
-/// What the flags of this start say about the place of this store and of the others.
+/// The places of this store and of the others, as the flags of this start have them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GivenPlace {
     /// Addresses by name.
@@ -311,7 +311,9 @@ impl Membership {
             };
             let theirs = hello_from_wire(theirs).map_err(HandshakeError::Failed)?;
             let judged = self.judge(&theirs).await;
-            if !response.refusal.is_empty() {
+            // First: of a store that has to end itself, the other's refusal says less.
+            let is_stopping = matches!(judged, HelloOutcome::Stopping);
+            if !response.refusal.is_empty() && !is_stopping {
                 return refused(response.refusal);
             }
             match judged {

@@ -17,7 +17,7 @@ use super::join_client::ask;
 use super::join_server::WaitingStore;
 use super::waiting_server::WaitingServer;
 use crate::clock::Clock;
-use crate::config::ResolvedConfig;
+use crate::config::{FirstStart, ResolvedConfig};
 use crate::failure::NodeFailure;
 use crate::start::StartError;
 
@@ -120,7 +120,7 @@ fn target(
         labels: resolved.labels.clone(),
         level: FEATURE_LEVEL,
         schema: SCHEMA_VERSION,
-        is_replacement: resolved.config.replace,
+        is_replacement: resolved.config.first_start == FirstStart::Replace,
     };
     let (contacts, cluster_id) = (resolved.contacts.clone(), resolved.config.cluster_id);
     Ok(JoinTarget { contacts, cluster_id, given: resolved.config.given(), request })

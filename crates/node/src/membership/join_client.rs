@@ -89,7 +89,7 @@ fn registered(response: RegisterResponse) -> Result<JoinAnswer, Status> {
     Ok(JoinAnswer::Registered { store: StoreId(store_id), registry, settings })
 }
 
-/// What the failure of a call says about the one that was called.
+/// The meaning of a failed call: whether a store was there.
 fn failed(status: &Status) -> JoinAnswer {
     let words = match std::error::Error::source(status) {
         Some(cause) => deepest_cause(cause),

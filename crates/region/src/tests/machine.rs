@@ -545,7 +545,7 @@ fn apply(disk: &mut Disk, entry: &LogEntry) -> Vec<Answer> {
     let state = &mut disk.applied;
     assert_eq!(entry.index.0, state.0.0 + 1, "entries are applied in order, each once");
     (state.0, state.1) = (entry.index, entry.term);
-    if AdminCommand::decode(&entry).unwrap().is_some() {
+    if AdminCommand::decode(entry).unwrap().is_some() {
         return vec![];
     }
     let mut answers = vec![];

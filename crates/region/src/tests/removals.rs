@@ -4,7 +4,7 @@
 use super::cluster::{REGION, descriptor, peer};
 use super::machine::Answer;
 use super::members::{change, cluster, descriptor_on, settled, vote, with_learner};
-use super::single::{Single, append, asks, persisted};
+use super::single::{Single, append, asks, persisted, split_at};
 use crate::*;
 use MembershipChange::{Add, Remove};
 
@@ -120,6 +120,51 @@ fn a_replica_waits_until_nothing_is_under_way_and_gives_back_what_waits() {
     ];
     assert!(single.step(late).is_empty());
     assert_eq!(single.shard.stats().late_answers, 3);
+}
+
+#[test]
+fn a_replica_waits_for_its_writes_although_nothing_is_committed() {
+    let mut single = replica();
+    let written = single.receive(append(1, 0, &[(1, 1)], 0));
+    assert!(single.step(vec![notice(NoticeKind::End, 3, 5)]).ends.is_empty());
+    assert_eq!(single.step(persisted(&written)).ends, [end_of(3)]);
+}
+
+/// C12c: the store was asked by an earlier replica of the slot.
+#[test]
+fn answers_to_an_earlier_replica_are_dropped() {
+    let mut single = replica();
+    let (region, earlier, to, number) = (REGION, PeerId(peer(3).id.0 - 1), peer(1).id, 1);
+    let late = vec![
+        Event::Fetched { region, peer: earlier, context: 1, entries: vec![LogEntry::default()] },
+        Event::FetchFailed { region, peer: earlier, context: 1 },
+        Event::SnapshotBegun { region, from: earlier, to, number, index: Index(1) },
+        Event::SnapshotSent { region, from: earlier, to, number, ok: true },
+    ];
+    assert!(single.step(late).is_empty());
+    assert_eq!(single.shard.stats().late_answers, 4);
+}
+
+/// R12b: the rows of an unborn child lie in the range of its parent.
+#[test]
+fn a_parent_does_not_end_before_its_unborn_child_is_born() {
+    let mut single = replica();
+    let unborn = UnbornReplica {
+        region: RegionId(8),
+        peer: PeerId(803),
+        parent: REGION,
+        hard_state: RecoveredReplica::hard_state_of_split(),
+        terms: vec![],
+        last: SPLIT_INDEX,
+        tail: vec![],
+    };
+    single.shard.keep_unborn(unborn).unwrap();
+    assert!(single.step(vec![notice(NoticeKind::End, 3, 5)]).ends.is_empty());
+    let child = split_at("m").divide(&descriptor(3)).unwrap().children.remove(0);
+    let new = NewReplica { descriptor: child, peer: PeerId(803), campaigns: false };
+    single.step(vec![Event::Create(new)]);
+    single.now += 50;
+    assert_eq!(single.step(vec![]).ends, [end_of(3)]);
 }
 
 #[test]

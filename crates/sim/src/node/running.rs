@@ -8,7 +8,7 @@ use crate::clock::LocalClock;
 use crate::coverage::MembershipCoverage;
 use crate::event_queue::SimTime;
 use crate::executor::{Executor, InstallArrow, RowWork};
-use crate::reference_model::ReferenceModel;
+use crate::reference_model::{CheckFailure, ReferenceModel};
 use crate::request::ClientReply;
 use crate::task::{Outbox, StopReason, Task};
 
@@ -65,8 +65,21 @@ impl RunningStore {
         let is_change = |answer: &&(_, Reject)| matches!(answer.1, Reject::InvalidMembership(_));
         let refused = self.effects.answers.rejected.iter().filter(is_change);
         self.membership.refused += refused.count() as u64;
+        self.check_messages().map_err(StopReason::CheckFailure)?;
         self.carry_out(out)?;
         self.schedule_wake(clock, now, out);
+        Ok(())
+    }
+
+    /// Checks each message against the term that its store has on disk.
+    fn check_messages(&mut self) -> Result<(), CheckFailure> {
+        for envelope in &self.effects.messages {
+            self.executor.terms().check(envelope)?;
+            let message = &envelope.message;
+            let is_vote = message.kind == MessageKind::RequestVoteResponse && !message.reject;
+            let has_data = self.shard.descriptor(envelope.region).is_some();
+            self.streams.coverage.uninitialised_votes += u64::from(is_vote && !has_data);
+        }
         Ok(())
     }
 
@@ -88,14 +101,6 @@ impl RunningStore {
                 Ok(())
             }
         };
-        let terms = self.executor.terms();
-        for envelope in &effects.messages {
-            terms.check(envelope).map_err(StopReason::CheckFailure)?;
-            let message = &envelope.message;
-            let is_vote = message.kind == MessageKind::RequestVoteResponse && !message.reject;
-            let has_data = self.shard.descriptor(envelope.region).is_some();
-            self.streams.coverage.uninitialised_votes += u64::from(is_vote && !has_data);
-        }
         out.envelopes.append(&mut effects.messages);
         goes_on()?;
         out.notices.append(&mut effects.notices);
