@@ -9,12 +9,8 @@ mod corners;
 /// Sums over the incarnations of all stores of a run, or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
-    /// Stores opened.
-    pub starts: u64,
-    /// Of these, with a log whose end was torn.
-    pub torn_tails: u64,
-    /// Entries found above what the pages hold, to be applied again.
-    pub replayed_entries: u64,
+    /// Starts of stores, and their deaths.
+    pub starts: StartCoverage,
     /// Checkpoints that wrote something.
     pub checkpoints: u64,
     /// Times that applying had to wait because too much was in memory only.
@@ -23,8 +19,6 @@ pub struct Coverage {
     pub log: LogCoverage,
     /// Operations on the space of the pages' files.
     pub pages: PagesCoverage,
-    /// Stores that died of their disk, inside an operation.
-    pub deaths_inside: u64,
     /// Terms led.
     pub leaderships: u64,
     /// Reads that were granted.
@@ -45,6 +39,19 @@ pub struct Coverage {
     pub membership: MembershipCoverage,
     /// Replicas that have ended.
     pub ends: EndCoverage,
+}
+
+/// Sums over starts of stores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StartCoverage {
+    /// Stores opened.
+    pub stores: u64,
+    /// Of these, with a log whose end was torn.
+    pub torn_tails: u64,
+    /// Entries found above the applied ones of the pages, to be applied again.
+    pub replayed_entries: u64,
+    /// Stores that died of their disk, inside an operation.
+    pub deaths_inside: u64,
 }
 
 /// Sums over ends of replicas.
@@ -267,13 +274,13 @@ pub struct PagesCoverage {
 
 impl AddAssign for Coverage {
     fn add_assign(&mut self, more: Self) {
-        self.starts += more.starts;
+        self.starts.stores += more.starts.stores;
         self.identity.bootstraps += more.identity.bootstraps;
         self.identity.handshakes += more.identity.handshakes;
         self.identity.refusals += more.identity.refusals;
         self.identity.directory_swaps += more.identity.directory_swaps;
-        self.torn_tails += more.torn_tails;
-        self.replayed_entries += more.replayed_entries;
+        self.starts.torn_tails += more.starts.torn_tails;
+        self.starts.replayed_entries += more.starts.replayed_entries;
         self.checkpoints += more.checkpoints;
         self.apply_stalls += more.apply_stalls;
         self.log.compactions += more.log.compactions;
@@ -286,7 +293,7 @@ impl AddAssign for Coverage {
         self.pages.scrubbed_bytes += more.pages.scrubbed_bytes;
         self.log.fetches += more.log.fetches;
         self.log.fetches_failed += more.log.fetches_failed;
-        self.deaths_inside += more.deaths_inside;
+        self.starts.deaths_inside += more.starts.deaths_inside;
         self.leaderships += more.leaderships;
         self.reads.by_lease += more.reads.by_lease;
         self.reads.by_index += more.reads.by_index;

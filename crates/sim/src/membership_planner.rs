@@ -196,6 +196,8 @@ impl MembershipPlanner {
         stores: usize,
     ) -> PlannedChange {
         let change = if self.rng.u8(..8) == 0 { None } else { self.step(region, leader, stores) };
+        // Known by itself, not from the product: what must not be made has to be void there, too.
+        let mut is_void = change.is_none();
         let mut command = match change {
             Some(change) => MembershipCommand { epoch: region.epoch, change },
             None => self.spoiled(region),
@@ -203,9 +205,10 @@ impl MembershipPlanner {
         // Another one is in the way of a change that was planned for an older form of the region.
         if self.rng.u8(..24) == 0 {
             command.epoch = region.epoch;
-            command.epoch.conf_version = command.epoch.conf_version.saturating_sub(1);
+            command.epoch.conf_version -= 1;
+            is_void = true;
         }
-        let is_void = is_void(&command, region);
+        is_void |= cannot_be_made(&command, region);
         if let MembershipChange::Vote { demoted, .. } = &command.change {
             self.demoted.extend(demoted);
         }
@@ -301,7 +304,7 @@ impl MembershipPlanner {
         *wanted
     }
 
-    /// A change that cannot be made, most likely.
+    /// A change that cannot be made.
     fn spoiled(&mut self, region: &Descriptor) -> MembershipCommand {
         let mut epoch = region.epoch;
         let listed = region.peers[self.rng.usize(..region.peers.len())];
@@ -394,7 +397,7 @@ impl MembershipPlanner {
 
 /// Whether a change of a region cannot have an effect any more: not now, and not when ends of
 /// replicas are confirmed, which leaves the version as it is.
-fn is_void(command: &MembershipCommand, region: &Descriptor) -> bool {
+fn cannot_be_made(command: &MembershipCommand, region: &Descriptor) -> bool {
     match command.apply(region) {
         Ok(_) | Err(MembershipError::Limit) => false,
         Err(MembershipError::StoreTaken(store)) => region.peer_on(store).is_some(),

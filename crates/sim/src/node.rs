@@ -240,7 +240,7 @@ impl SimNode {
             Error::WrongDirectory(words) => StopReason::Refused(words),
             error => self.stop(&error),
         })?;
-        self.coverage.starts += 1;
+        self.coverage.starts.stores += 1;
         self.starts = directory.identity().run.starts;
         if directory.identity().is_member() {
             // As the node compares what it is given with the directory's copy.
@@ -276,7 +276,7 @@ impl SimNode {
         let handshakes =
             HandshakeDriver::new(self.place, self.incarnation, settings.stores, &store, copies);
         let handshakes = handshakes.map_err(|error| self.stop(&error))?;
-        self.coverage.torn_tails += u64::from(store.log_recovery().torn_bytes > 0);
+        self.coverage.starts.torn_tails += u64::from(store.log_recovery().torn_bytes > 0);
         self.note_tombstones(&store, reference_model)?;
         // Another one at each start, as `Config::seed` demands of the driver.
         let seed = self.rng.u64(..);
@@ -294,7 +294,7 @@ impl SimNode {
             is_alive(id, region.peer)?;
             terms.note(region.peer, region.hard_state.term);
             applied.insert(id, region.applied.0);
-            self.coverage.replayed_entries += region.tail.len() as u64;
+            self.coverage.starts.replayed_entries += region.tail.len() as u64;
             // At the first start leaders are spread; later the replica with the longest log wins.
             let is_fresh = region.hard_state == HardState::default();
             let first = id.0 as usize % settings.regions.len() == self.place && is_fresh;
@@ -368,7 +368,7 @@ impl SimNode {
 
     /// The store's disk failed under it.
     pub(crate) fn count_death(&mut self) {
-        self.coverage.deaths_inside += 1;
+        self.coverage.starts.deaths_inside += 1;
     }
 
     /// The store is gone. With `power`, so is what was not synced.

@@ -218,8 +218,8 @@ impl ClientRequest {
             Some(ForgedField::Version) => {
                 precondition.version = Some(region.epoch.version + WILD_VERSION)
             }
-            // An id that no replica has. Without one the request would claim nothing: the client may
-            // not know the replica there.
+            // An id that no replica has. Without one the request would claim nothing: the client
+            // may not know the replica there.
             Some(ForgedField::Peer) => precondition.peer = Some(WILD_PEER),
             Some(ForgedField::Span) => {
                 // The system region has no borders, and no request to it is forged.

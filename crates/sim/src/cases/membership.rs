@@ -395,7 +395,7 @@ fn c20_a_change_that_raft_does_not_take_comes_back() {
     }
 }
 
-/// What notices say is checked as they leave; here all kinds of them do.
+/// A notice is checked as it leaves: one about a member is found.
 #[test]
 fn a_notice_about_a_member_is_a_lie() {
     let case = Scenario::wide(212, 4);

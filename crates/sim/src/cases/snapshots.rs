@@ -68,8 +68,8 @@ fn c25_an_election_comes_while_a_snapshot_is_installed() {
     case.finish();
 }
 
-/// C25: a late word of the leader to campaign comes while the replica installs a snapshot of the same
-/// term: it is silent.
+/// C25: a late word of the leader to campaign comes while the replica installs a snapshot of the
+/// same term: it is silent.
 #[test]
 fn c25_a_word_to_campaign_comes_while_a_snapshot_is_installed() {
     let mut case = Scenario::with_short_logs(41);
@@ -235,8 +235,8 @@ fn c28_the_sender_dies() {
     case.finish();
 }
 
-/// C28: the stream is so slow that the log which is kept behind it is let go before the follower has
-/// the rows. Another snapshot follows.
+/// C28: the stream is so slow that the log which is kept behind it is let go before the follower
+/// has the rows. Another snapshot follows.
 #[test]
 fn c28_the_log_behind_a_slow_snapshot_is_let_go() {
     let mut case = Scenario::with_short_logs(105);

@@ -40,7 +40,7 @@ impl Coverage {
 
     fn corners_of_disks(&self) -> [Corner; 12] {
         [
-            ("torn tails", self.torn_tails),
+            ("torn tails", self.starts.torn_tails),
             ("checkpoints", self.checkpoints),
             ("waits before applying", self.apply_stalls),
             ("failed reads of the log", self.log.fetches_failed),

@@ -79,7 +79,8 @@ impl SimNode {
         Ok(())
     }
 
-    /// Checks that the replicas here are those that their regions list, in the core and in the rows.
+    /// Checks that the replicas here are those that their regions list, in the core and in the
+    /// rows.
     pub(crate) fn has_wanted(&self, reference_model: &ReferenceModel) -> Result<(), CheckFailure> {
         let running = self.running.as_ref().ok_or("the store is down")?;
         let store = layout::id(self.place);

@@ -62,6 +62,9 @@ impl RunningStore {
             .check(store, &self.effects, reference_model)
             .map_err(StopReason::CheckFailure)?;
         self.silent.check(store, &self.effects).map_err(StopReason::CheckFailure)?;
+        let is_change = |answer: &&(_, Reject)| matches!(answer.1, Reject::InvalidMembership(_));
+        let refused = self.effects.answers.rejected.iter().filter(is_change);
+        self.membership.refused += refused.count() as u64;
         self.check_messages().map_err(StopReason::CheckFailure)?;
         self.carry_out(out)?;
         self.schedule_wake(clock, now, out);
@@ -137,9 +140,6 @@ impl RunningStore {
         goes_on()?;
         let done = |done: LeaderTransferred| (done.ticket, ClientReply::Transferred(done.leader));
         out.replies.extend(effects.answers.transferred.drain(..).map(done));
-        let is_change = |reject: &Reject| matches!(reject, Reject::InvalidMembership(_));
-        let changes = effects.answers.rejected.iter().filter(|(_, reject)| is_change(reject));
-        self.membership.refused += changes.count() as u64;
         let refused = |(ticket, reject)| (ticket, ClientReply::Refused(reject));
         out.replies.extend(effects.answers.rejected.drain(..).map(refused));
         self.streams.coverage.undecided += effects.answers.undecided.len() as u64;

@@ -153,7 +153,7 @@ impl SimNode {
         let changed = running.executor.apply(now, out);
         let ChangedRows { applied, has_installed, ended } =
             changed.map_err(|error| self.stop(&error))?;
-        // What is left of an end is none of the other regions' rows.
+        // An end must not touch rows of other regions.
         if has_installed || !ended.is_empty() {
             self.compare_all(reference_model)?;
         }

@@ -1,4 +1,5 @@
-//! The replicas that have ended for good: a durable root has their end, and none of them comes back.
+//! The replicas that have ended for good: a durable root has their end, and none of them comes
+//! back.
 
 use std::collections::BTreeMap;
 
