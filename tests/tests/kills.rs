@@ -1,6 +1,7 @@
 //! SIGKILL at random moments of what changes a cluster: splits, transfers of leadership, snapshots,
-//! moves of replicas. Afterwards each region has three voters, every acknowledged write is there, one order of the operations explains what clients
-//! saw, timestamps went up all the time, and no id was given out twice.
+//! moves of replicas. Afterwards each region has three voters, every acknowledged write is there,
+//! one order of the operations explains what clients saw, timestamps went up all the time, and no
+//! id was given out twice.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
@@ -57,14 +58,7 @@ async fn stores_are_killed_while_regions_split_and_move_leaders_change_and_snaps
     let variable = |name, default| std::env::var(name).map_or(default, |it| it.parse().unwrap());
     let rounds = variable(ROUNDS_VARIABLE, ROUNDS);
     let mut rng = Rng::with_seed(variable(SEED_VARIABLE, 1));
-    let mut cluster = Processes::plan(STORES, 1);
-    for place in 0..STORES {
-        let settings = cluster.settings(place);
-        let kept = format!("[raft]\nlog_kept_bytes_max = {LOG_KEPT_BYTES_MAX}\n");
-        let often = "[storage]\ncheckpoint_interval_ms = 100\n";
-        cluster.configure(place, &format!("{settings}{kept}{often}"));
-    }
-    cluster.start_all();
+    let mut cluster = cluster();
     cluster.ready().await;
     let load = Load::start(8, cluster.endpoints()).await;
     let given = Given::watch(cluster.endpoints());
@@ -127,6 +121,20 @@ async fn stores_are_killed_while_regions_split_and_move_leaders_change_and_snaps
     let regions = operator.regions().await.unwrap().len();
     println!("{rounds} kills, {regions} regions, {timestamps} timestamps, {ids} ids");
     println!("{}", load.end(cluster.endpoints()).await);
+}
+
+/// Stores that keep little of their logs and write roots often, so that stores which are away need
+/// snapshots.
+fn cluster() -> Processes {
+    let mut cluster = Processes::plan(STORES, 1);
+    for place in 0..STORES {
+        let settings = cluster.settings(place);
+        let kept = format!("[raft]\nlog_kept_bytes_max = {LOG_KEPT_BYTES_MAX}\n");
+        let often = "[storage]\ncheckpoint_interval_ms = 100\n";
+        cluster.configure(place, &format!("{settings}{kept}{often}"));
+    }
+    cluster.start_all();
+    cluster
 }
 
 /// Hands the leader of one region to a store, if it can.

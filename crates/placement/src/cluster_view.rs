@@ -44,7 +44,7 @@ pub struct StoreInfo {
     pub is_stopping: bool,
     /// How many replicas it has, as it says itself; `None` before it does.
     pub replicas: Option<u64>,
-    /// What the registry says of it.
+    /// Its state in the registry.
     pub standing: StoreStanding,
 }
 

@@ -95,7 +95,7 @@ impl Repairer {
         }
     }
 
-    /// Begins nothing by itself any more, or again. What was begun by itself ends: a joint
+    /// Begins nothing by itself any more, or again. Operators that it has begun by itself end: a joint
     /// configuration is left by the region.
     pub fn set_paused(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
@@ -286,7 +286,7 @@ impl Repairer {
         let is_system = view.system().is_some_and(|system| system.id == region);
         let system_replicas = if is_system { self.limits.system_replicas } else { 0 };
         let setting = self.replicas.max(system_replicas);
-        // Whoever sets one replica may go back to one store, that of placement too.
+        // A cluster set to one replica may go back to one store, that of placement too.
         ReplicaCount { setting, least: self.replicas.min(LEAST) }
     }
 

@@ -83,7 +83,7 @@ pub(super) async fn change(
     }
 }
 
-/// What was told of a change.
+/// The part of a change that was told.
 #[derive(Default)]
 struct Progress {
     is_begun: bool,

@@ -106,7 +106,7 @@ struct HeartbeatSession {
     echo: u64,
     /// Carries out what the leader asks for.
     steps: StepRunner,
-    /// What came of it.
+    /// The outcomes of these steps.
     step_answers: mpsc::Receiver<StepAnswer>,
 }
 

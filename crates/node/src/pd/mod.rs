@@ -1,15 +1,15 @@
 //! The embedded placement driver (PD).
 //!
-//! It lives on the store that leads the system region: `election` follows that leadership,
-//! `leader` is the state of one term, `heartbeat_sender` on every store reports the regions that
-//! the store leads, and `id_lender` fetches ids for regions that it splits. `split_regions` has
-//! regions split where they are led. `service` answers clients, by `lookup`; `heartbeat_receiver`
-//! takes in the heartbeats, `heartbeat_sessions` knows their streams, `leader_balancer` evens out
-//! what stores lead, and `replica_repair` brings replicas to the stores that should have them:
-//! `repair_loop` looks now and then, `step_runner` carries out its steps where regions are led, and
+//! It lives on the store that leads the system region: `election` follows that leadership, `leader`
+//! is the state of one term, `heartbeat_sender` on every store reports the regions that the store
+//! leads, and `id_lender` fetches ids for regions that it splits. `split_regions` has regions split
+//! where they are led. `service` answers clients, by `lookup`; `heartbeat_receiver` takes in the
+//! heartbeats, `heartbeat_sessions` knows their streams, `leader_balancer` evens out what stores
+//! lead, and `replica_repair` brings replicas to the stores that should have them: `repair_loop`
+//! looks now and then, `step_runner` carries out its steps where regions are led, and
 //! `repair_requests` answers operators. `registration` changes the `registry_row`, and takes stores
-//! that join; `store_changes` drains stores and lets them leave. `stubs` are small services that clients expect of a PD. `context` is their shared
-//! state, `placement_driver` puts them together.
+//! that join; `store_changes` drains stores and lets them leave. `stubs` are small services that
+//! clients expect of a PD. `context` is their shared state, `placement_driver` puts them together.
 
 mod context;
 mod convert;

@@ -43,7 +43,7 @@ struct GivenStep {
     kind: Discriminant<MembershipStep>,
 }
 
-/// What is to be done for an operator.
+/// The next deed for an operator.
 pub(super) enum Turn {
     /// Nothing now.
     Wait,
