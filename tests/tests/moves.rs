@@ -1,5 +1,6 @@
-//! Replicas move between stores, by hand and by repair, while clients work: no client sees an error,
-//! no region ever has two voters, and what is killed in the middle ends with the right members.
+//! Replicas move between stores, by hand and by repair, while clients work: no client sees an
+//! error, no region ever has two voters, and what is killed in the middle ends with the right
+//! members.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
@@ -168,7 +169,8 @@ async fn a_move_ends_with_the_right_members_whatever_is_killed_in_the_middle() {
     let (mut cluster, all, load, fourth) = four().await;
     let id = some_region(&all).await;
     let places = BTreeMap::from([(1, 0), (2, 1), (3, 2), (fourth, 3)]);
-    // The move is asked for again until it is done: what was begun may end with a term of placement.
+    // The move is asked for again until it is done: what was begun may end with a term of
+    // placement.
     for (round, victim) in [Victim::Leader, Victim::Source, Victim::Target].into_iter().enumerate()
     {
         let before = regions(&all).await.remove(&id).unwrap();

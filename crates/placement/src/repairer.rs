@@ -95,8 +95,8 @@ impl Repairer {
         }
     }
 
-    /// Begins nothing by itself any more, or again. Operators that it has begun by itself end: a joint
-    /// configuration is left by the region.
+    /// Begins nothing by itself any more, or again. Operators that it has begun by itself end: a
+    /// joint configuration is left by the region.
     pub fn set_paused(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
         if is_paused {

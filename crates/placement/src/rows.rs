@@ -21,7 +21,8 @@ pub const STORES_KEY: &[u8] = b"placement/stores";
 pub const SETTINGS_KEY: &[u8] = b"placement/settings";
 
 /// The row that holds what operators have said of repair: a number, as those above. Its lowest byte
-/// is 1 while repair is paused; the bits above it are the number of replicas, 0 if it was never set.
+/// is 1 while repair is paused; the bits above it are the number of replicas, 0 if it was never
+/// set.
 pub const REPAIR_KEY: &[u8] = b"placement/repair";
 
 const VERSION: u8 = 1;

@@ -147,8 +147,8 @@ impl Replica {
 
     /// Tries to become leader, unless another leader may count on this replica.
     pub(crate) fn campaign(&mut self) {
-        // A leader may serve reads under a lease that rests on the promise. Raft would let a replica
-        // without a vote campaign.
+        // A leader may serve reads under a lease that rests on the promise. Raft would let a
+        // replica without a vote campaign.
         if !self.promise.binds() && !self.is_installing() && self.consensus.is_voter() {
             self.consensus.campaign();
         }

@@ -28,7 +28,8 @@ pub(crate) enum StoreCommand {
         #[command(flatten)]
         wait: Wait,
     },
-    /// Moves all replicas off a store, and takes it out of the cluster: `flotilla ctl store leave s4`
+    /// Moves all replicas off a store, and takes it out of the cluster: `flotilla ctl store leave
+    /// s4`
     ///
     /// Waits until it has left: its process ends then, and its directory is not needed any more.
     /// Refused if the other stores are too few for the replicas of each region.

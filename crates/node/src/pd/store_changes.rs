@@ -1,5 +1,5 @@
-//! Changes of the states of stores in the registry: those that an operator asks for, and the end of a
-//! store that has left.
+//! Changes of the states of stores in the registry: those that an operator asks for, and the end of
+//! a store that has left.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ pub(super) enum NotChanged {
 }
 
 impl NotChanged {
-    /// Whether it may be otherwise in a moment, by itself. `is_young`: stores have not reported yet.
+    /// Whether it may be otherwise in a moment, by itself. `is_young`: stores have not reported
+    /// yet.
     pub(super) fn is_passing(&self, is_young: bool) -> bool {
         match self {
             Self::Exit(_, ExitRefusal::NoSuccessor) => is_young,

@@ -1,5 +1,5 @@
-//! A change of a region's replicas that an operator asks for: whether it can be, and over which sets
-//! of stores it goes.
+//! A change of a region's replicas that an operator asks for: whether it can be, and over which
+//! sets of stores it goes.
 
 use std::collections::BTreeSet;
 

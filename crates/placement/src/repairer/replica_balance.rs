@@ -1,7 +1,7 @@
 //! Balance of replicas: the next move from a store that has many to one that has few.
 //!
-//! A move is made if the counts differ by two at least, and by more than a twentieth of the mean: so
-//! no move is undone, and a large cluster does not copy regions for the sake of one.
+//! A move is made if the counts differ by two at least, and by more than a twentieth of the mean:
+//! so no move is undone, and a large cluster does not copy regions for the sake of one.
 
 use std::collections::BTreeSet;
 

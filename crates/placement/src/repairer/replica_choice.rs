@@ -62,8 +62,8 @@ pub(super) struct ReplicaChoice {
 /// The number of voters that a region with `voters` should have. `setting` is the number for a
 /// cluster of many stores, `sound` the number of stores that there are.
 ///
-/// It is odd, for an even number tolerates no more deaths than the odd one below. A dead store makes
-/// no fewer replicas, for that would give up a copy of what the others have lost.
+/// It is odd, for an even number tolerates no more deaths than the odd one below. A dead store
+/// makes no fewer replicas, for that would give up a copy of what the others have lost.
 pub(super) fn target_count(voters: usize, setting: usize, sound: usize) -> usize {
     if voters > setting {
         return odd(setting);

@@ -5,10 +5,10 @@
 //! the disk, so both have a thread that may block (`source`, `stager`), and tasks move the bytes
 //! between it and the stream (`sender`, `receiver`).
 //!
-//! Work under way is bounded: four streams each way, four chunks of 1 MiB a stream, and a rate
-//! of bytes for all of them (`byte_rate`). A stream has a deadline that follows from its size. The
-//! receiver's stage is dropped wherever a stream ends before its end, and each offer is counted once,
-//! before its sender hears of the outcome (`receipt`).
+//! Work under way is bounded: four streams each way, four chunks of 1 MiB a stream, and a rate of
+//! bytes for all of them (`byte_rate`). A stream has a deadline that follows from its size. The
+//! receiver's stage is dropped wherever a stream ends before its end, and each offer is counted
+//! once, before its sender hears of the outcome (`receipt`).
 
 mod byte_rate;
 mod receipt;
