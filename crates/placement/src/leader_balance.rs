@@ -13,10 +13,14 @@
 //! Nothing is proposed before the view is complete for a while: after a start leaders come and go,
 //! and stores that have not reported seem to lead nothing.
 
+mod scatter;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::cluster_view::{ClusterView, LeaderStatus};
 use crate::route_table::{ReplicaInfo, ReplicaRole};
+
+pub use scatter::{LeaderScatter, LeaderStepState};
 
 /// Bounds of leader balance.
 #[derive(Clone, Copy, Debug)]
