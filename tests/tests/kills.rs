@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use flotilla_client::{Client, Config, StoreOperator};
+use flotilla_client::{Client, Config, Error as ClientError, StoreOperator};
 use flotilla_proto::pdpb::pd_client::PdClient;
 use flotilla_proto::pdpb::{AllocIdRequest, TsoRequest};
 use flotilla_proto::peers::ChangeReplicasRequest;
@@ -174,7 +174,10 @@ async fn move_replica(endpoints: &[String], seed: u64) {
 async fn overtake(operator: &Client, rng: &mut Rng) {
     for number in 0..3 * LOG_KEPT_BYTES_MAX / BULK_VALUE_BYTES as u64 {
         let key = [&[rng.u8(..)][..], format!("bulk-{number}").as_bytes()].concat();
-        operator.put(key, vec![7; BULK_VALUE_BYTES]).await.unwrap();
+        // A store that was killed in the middle leaves it open whether the key is written.
+        while let Err(error) = operator.put(key.clone(), vec![7; BULK_VALUE_BYTES]).await {
+            assert!(matches!(error, ClientError::Undetermined(_)), "{error}");
+        }
     }
 }
 
