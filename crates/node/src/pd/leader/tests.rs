@@ -287,8 +287,9 @@ async fn the_state_of_a_store_changes_once_its_row_is_written() {
     let world = World::new();
     let pd_leader = world.pd_leader().await;
     let leader = &pd_leader;
-    let register = world.told(Region::Leads, leader.register(&request(9, "s9")));
-    let (store, _) = register.await.unwrap().unwrap();
+    let asked = request(9, "s9");
+    let registered = world.told(Region::Leads, leader.register(&asked)).await;
+    let (store, _) = registered.unwrap().unwrap();
     let change = |change| world.told(Region::Leads, leader.change_store(store, change));
     let alone = change(StateChange::Drain).await.unwrap_err();
     assert_eq!(alone, NotChanged::Exit(store, ExitRefusal::NoSuccessor));
