@@ -25,7 +25,7 @@ use flotilla_region::{
 use flotilla_store::{ApplyOutcome, Config, StartSeed, Store, StoreDirectory};
 use flotilla_vfs::os::OsFs;
 use hdrhistogram::Histogram;
-use nix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, clock_gettime};
 
 const PARENT: (RegionId, PeerId) = (RegionId(2), PeerId(201));
 /// Rows written by one entry.
@@ -73,7 +73,8 @@ fn record(histogram: &mut Histogram<u64>, time: Duration) {
 
 /// The CPU time of this thread.
 fn cpu_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("the thread has a clock").into()
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("a thread has run for some time")
 }
 
 fn key(row: u64) -> Bytes {

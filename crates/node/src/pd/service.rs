@@ -228,8 +228,9 @@ impl Pd for PdService {
         &self,
         request: Request<GetClusterConfigRequest>,
     ) -> Result<Response<GetClusterConfigResponse>, Status> {
-        self.pd_leader(request.into_inner().header).await?;
-        let max_peer_count = self.context.shared.settings.replica_count;
+        let pd_leader = self.pd_leader(request.into_inner().header).await?;
+        // As an operator has set it, which may be another number than that of the bootstrap.
+        let (_, max_peer_count) = pd_leader.repair().settings();
         let cluster = Some(metapb::Cluster { id: self.context.cluster_id(), max_peer_count });
         Ok(Response::new(GetClusterConfigResponse { header: self.header(), cluster }))
     }

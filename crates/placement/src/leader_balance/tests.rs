@@ -264,6 +264,24 @@ fn a_drained_store_gives_up_all_that_it_leads() {
 }
 
 #[test]
+fn a_store_is_drained_although_a_region_has_no_leader() {
+    let mut cluster = Simulated::new(2, 4, 16, 3);
+    cluster.settle(20_000);
+    cluster.silent.push(4);
+    (0..=VIEW.suspect_ms / LOOK_MS).for_each(|_| _ = cluster.look());
+    cluster.under_way_max = LIMITS.drained_max;
+    let standing = StoreStanding { is_draining: true, ..StoreStanding::default() };
+    cluster.view.note_standing(2, standing);
+    let led = |cluster: &Simulated, store| {
+        cluster.regions.iter().filter(|(_, leader, _)| *leader == store).count()
+    };
+    let silent = led(&cluster, 4);
+    assert!(silent > 0 && led(&cluster, 2) > 0);
+    (0..40).for_each(|_| _ = cluster.look());
+    assert_eq!((led(&cluster, 2), led(&cluster, 4)), (0, silent));
+}
+
+#[test]
 fn the_region_of_placement_leaves_a_drained_store_last() {
     let mut cluster = Simulated::new(2, 3, 16, 3);
     cluster.settle(20_000);
