@@ -53,7 +53,7 @@ pub struct NodeConfig {
     /// Regions that the clients' keys are split into at the bootstrap; later starts ignore it.
     /// Default 1, at most 9998. Equal on all initial stores.
     pub regions: u64,
-    /// A file with keys at which regions begin besides, one a line, as [`read_split_keys`](super::read_split_keys) reads it.
+    /// A file with keys at which regions begin besides, as [`super::read_split_keys`] reads it.
     /// Counts at the bootstrap only; later starts do not open it. Default, and if empty: none. The
     /// same keys on all initial stores.
     pub split_keys: PathBuf,
