@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flotilla_client::{Client, Config};
+use flotilla_node::config::read_split_keys;
 use flotilla_node::{NodeConfig, bind, set_sched_slice};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
@@ -100,7 +101,7 @@ async fn play(args: &PlaygroundArgs) -> Result<(), String> {
         (None, None) => unreachable!("one of the two is there"),
     };
     let borders = match &args.split_keys {
-        Some(path) => split_keys::read(path).map_err(|error| error.to_string())?,
+        Some(path) => read_split_keys(path).map_err(|error| error.to_string())?,
         None => vec![],
     };
     let settings = PlaygroundConfig {

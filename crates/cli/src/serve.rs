@@ -15,6 +15,8 @@ Examples:
     flotilla serve --data-dir /var/lib/flotilla
   The first of three that begin a cluster:
     flotilla serve --name s1 --initial-cluster s1=h1:20160,s2=h2:20160,s3=h3:20160
+  One store alone, whose first regions begin at given keys:
+    flotilla serve --data-dir /var/lib/flotilla --split-keys borders.txt
   A fourth store for a cluster that runs:
     flotilla serve --name s4 --addr h4:20160 --join h1:20160,h2:20160 --label zone=b
   A new disk for the second, whose directory is lost for ever:
@@ -68,6 +70,10 @@ pub struct ServeArgs {
     /// they split by size and load [default: 1]
     #[arg(long, value_name = "NUMBER")]
     pub regions: Option<u64>,
+    /// Keys at which regions begin besides, the same on all stores that begin the cluster: one key
+    /// a line; `\\` is a backslash, `\xNN` a byte. Counts at the bootstrap only
+    #[arg(long, value_name = "FILE")]
+    pub split_keys: Option<PathBuf>,
     /// Log level: error, warn, info, debug, trace, or a filter of `tracing` [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
@@ -96,6 +102,7 @@ impl ServeArgs {
         }
         put(&mut config.cluster_id, self.cluster_id);
         put(&mut config.regions, self.regions);
+        put(&mut config.split_keys, self.split_keys);
         put(&mut config.log, self.log);
         config.first_start = match (self.new, self.replace) {
             (false, false) => FirstStart::Usual,

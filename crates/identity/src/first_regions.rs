@@ -1,5 +1,7 @@
 //! The first regions of a cluster, and the store that campaigns first in each.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use flotilla_region::{
     Descriptor, Epoch, Peer, PeerId, RegionId, RegionPeer, RemovedPeers, Space, StoreId,
@@ -17,26 +19,37 @@ pub const SYSTEM_REGION: RegionId = RegionId(1);
 /// Replicas of the system region at most.
 const SYSTEM_REPLICAS_MAX: usize = 5;
 
-/// The regions of a new cluster of `stores` stores: the system region, and `regions` that split the
-/// clients' keys evenly by their first two bytes.
+/// The regions of a new cluster of `stores` stores: the system region, and those of the clients'
+/// keys. `regions` of these begin at even places of the first two bytes, and one more at each of
+/// `split_keys`, in any order, where none begins.
 ///
 /// # Panics
 ///
-/// If `regions` is 0 or above [`REGIONS_MAX`]; configurations are checked before.
+/// If `regions` is 0, or all regions are more than [`REGIONS_MAX`]; configurations are checked
+/// before.
 #[must_use]
-pub fn first_regions(stores: usize, regions: u64, replicas: usize) -> Vec<Descriptor> {
-    assert!((1..=REGIONS_MAX).contains(&regions), "{regions} regions cannot begin a cluster");
+pub fn first_regions(
+    stores: usize,
+    regions: u64,
+    split_keys: &[Bytes],
+    replicas: usize,
+) -> Vec<Descriptor> {
+    let even = (0..regions).map(|place| even_border(place, regions));
+    let borders: BTreeSet<Bytes> = even.chain(split_keys.iter().cloned()).collect();
+    let count = borders.len() as u64;
+    let is_possible = regions > 0 && count <= REGIONS_MAX;
+    assert!(is_possible, "{regions} even regions, {count} in all, cannot begin a cluster");
     let id = |place: usize| StoreId((place % stores) as u64 + 1);
-    let mut all = Vec::with_capacity(regions as usize + 1);
+    let mut all = Vec::with_capacity(borders.len() + 1);
     let system = (0..stores.min(SYSTEM_REPLICAS_MAX)).map(id);
     all.push(region(SYSTEM_REGION, Space::System, Bytes::new(), Bytes::new(), system));
-    for place in 0..regions {
+    let ends = borders.iter().skip(1).cloned().chain([Bytes::new()]);
+    for (place, (start, end)) in (0..).zip(borders.iter().zip(ends)) {
         let region_id = RegionId(SYSTEM_REGION.0 + 1 + place);
         let first = region_id.0 as usize;
         // Round-robin, so that replicas and first leaders are spread over the stores.
         let replicas = (first..first + replicas.min(stores)).map(id);
-        let end = if place + 1 == regions { Bytes::new() } else { border(place + 1, regions) };
-        all.push(region(region_id, Space::Raw, border(place, regions), end, replicas));
+        all.push(region(region_id, Space::Raw, start.clone(), end, replicas));
     }
     all
 }
@@ -53,7 +66,7 @@ pub fn first_campaigner(region: &Descriptor) -> Option<StoreId> {
 }
 
 /// The lower border of the `place`-th of `regions` ranges.
-fn border(place: u64, regions: u64) -> Bytes {
+fn even_border(place: u64, regions: u64) -> Bytes {
     if place == 0 {
         return Bytes::new();
     }
@@ -90,7 +103,7 @@ mod tests {
     #[test]
     fn regions_cover_every_key_once_on_distinct_stores() {
         for count in [1, 2, 3, 7, 16, 1000, REGIONS_MAX] {
-            let regions = first_regions(3, count, 3);
+            let regions = first_regions(3, count, &[], 3);
             assert_eq!(regions[0].space, Space::System);
             let data = &regions[1..];
             assert_eq!(data.len() as u64, count);
@@ -110,8 +123,23 @@ mod tests {
     }
 
     #[test]
+    fn given_borders_are_those_of_the_first_regions_once_each_and_in_order() {
+        let keys = ["m", "b", "m", "\u{80}"].map(|key| Bytes::from_static(key.as_bytes()));
+        let starts = |regions| -> Vec<Bytes> {
+            let all = first_regions(3, regions, &keys, 3);
+            assert_eq!(all[all.len() - 1].end, "");
+            assert!(all[1..].windows(2).all(|pair| pair[0].end == pair[1].start));
+            all[1..].iter().map(|region| region.start.clone()).collect()
+        };
+        assert_eq!(starts(1), ["", "b", "m", "\u{80}"]);
+        // The even border lies among them.
+        let even: [&[u8]; 5] = [b"", b"b", b"m", b"\x80\0", "\u{80}".as_bytes()];
+        assert_eq!(starts(2), even);
+    }
+
+    #[test]
     fn the_first_leaders_are_spread_over_the_stores() {
-        let regions = first_regions(3, 30, 3);
+        let regions = first_regions(3, 30, &[], 3);
         for store in 1..=3 {
             let led = regions[1..].iter().filter(|r| first_campaigner(r) == Some(StoreId(store)));
             assert_eq!(led.count(), 10);

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use bytes::Bytes;
 use flotilla_region::{Descriptor, StoreId};
 
-use crate::STORES_MAX;
+use crate::first_regions::{STORES_MAX, first_regions};
 use crate::settings::{ClusterSettings, SettingConflict};
 use crate::store_identity::StoreUuid;
 
@@ -41,6 +42,8 @@ pub struct ClusterSpec {
     /// Regions that the clients' keys are split into. A record of the bootstrap, never compared
     /// again.
     pub regions: u64,
+    /// Keys at which regions begin besides, in order and each once. As `regions`.
+    pub split_keys: Vec<Bytes>,
     /// The cluster id that the operator wants; 0 if any.
     pub cluster_id: u64,
 }
@@ -93,6 +96,17 @@ impl ClusterSpec {
         items.join(",")
     }
 
+    /// The first regions of this cluster, with all their replicas.
+    ///
+    /// # Panics
+    ///
+    /// As [`first_regions`].
+    #[must_use]
+    pub fn first_regions(&self) -> Vec<Descriptor> {
+        let replicas = usize::try_from(self.settings.replicas).unwrap_or(usize::MAX);
+        first_regions(self.stores.len(), self.regions, &self.split_keys, replicas)
+    }
+
     /// The first value in which another store's specification differs.
     #[must_use]
     pub fn conflict(&self, theirs: &Self) -> Option<SettingConflict> {
@@ -103,6 +117,7 @@ impl ClusterSpec {
         // founder.
         differ("initial_cluster", self.list(), theirs.list())
             .or_else(|| differ("regions", self.regions.to_string(), theirs.regions.to_string()))
+            .or_else(|| self.split_keys_conflict(theirs))
             .or_else(|| {
                 let (ours, theirs) = (self.cluster_id.to_string(), theirs.cluster_id.to_string());
                 differ("cluster_id", ours, theirs)
@@ -110,6 +125,22 @@ impl ClusterSpec {
             // Leases rest on equal ticks: with others, a store would break its promises without
             // knowing it (docs/decisions/0005-leases.md).
             .or_else(|| self.settings.conflict(&theirs.settings))
+    }
+
+    fn split_keys_conflict(&self, theirs: &Self) -> Option<SettingConflict> {
+        let (ours, theirs) = (&self.split_keys, &theirs.split_keys);
+        let count = ours.len().max(theirs.len());
+        // A key itself, not a digest of all: of two files with ten thousand lines the words say
+        // where to look.
+        let at = (0..count).find(|at| ours.get(*at) != theirs.get(*at))?;
+        let shown = |keys: &[Bytes]| match keys.get(at) {
+            Some(key) => {
+                format!("{} keys, number {} of them {}", keys.len(), at + 1, key.escape_ascii())
+            }
+            None => format!("{} keys", keys.len()),
+        };
+        let name = "split_keys".to_owned();
+        Some(SettingConflict { name, ours: shown(ours), theirs: shown(theirs) })
     }
 }
 
@@ -142,10 +173,15 @@ mod tests {
         ClusterSpec::parse_stores(list)
     }
 
+    fn spec(stores: Vec<InitialStore>) -> ClusterSpec {
+        let settings = ClusterSettings::default();
+        ClusterSpec { stores, settings, regions: 1, split_keys: vec![], cluster_id: 0 }
+    }
+
     #[test]
     fn a_list_gives_names_and_addresses_in_order() {
         let stores = parse("s1=127.0.0.1:20160, s2=127.0.0.1:20161").unwrap();
-        let spec = ClusterSpec { stores, settings: Default::default(), regions: 1, cluster_id: 0 };
+        let spec = spec(stores);
         assert_eq!(spec.list(), "s1=127.0.0.1:20160,s2=127.0.0.1:20161");
         assert_eq!(spec.place("s2"), Some(1));
         assert_eq!(ClusterSpec::store_id(1), StoreId(2));
@@ -167,7 +203,7 @@ mod tests {
     #[test]
     fn each_value_that_differs_is_named() {
         let stores = parse("a=h:1,b=h:2").unwrap();
-        let spec = ClusterSpec { stores, settings: Default::default(), regions: 1, cluster_id: 0 };
+        let spec = spec(stores);
         let swapped = parse("b=h:2,a=h:1").unwrap();
         let name = |theirs: ClusterSpec| spec.conflict(&theirs).unwrap().name;
         assert_eq!(name(ClusterSpec { stores: swapped, ..spec.clone() }), "initial_cluster");
@@ -176,5 +212,20 @@ mod tests {
         let settings = ClusterSettings { replicas: 1, ..Default::default() };
         assert_eq!(name(ClusterSpec { settings, ..spec.clone() }), "replicas");
         assert_eq!(spec.conflict(&spec.clone()), None);
+    }
+
+    #[test]
+    fn the_first_split_key_that_differs_is_named() {
+        let of = |keys: &[&'static str]| ClusterSpec {
+            split_keys: keys.iter().map(|key| Bytes::from_static(key.as_bytes())).collect(),
+            ..spec(parse("a=h:1").unwrap())
+        };
+        let words = |ours: &[&'static str], theirs| of(ours).conflict(&of(theirs)).unwrap();
+        let differ = words(&["a", "b\u{80}"], &["a", "c"]);
+        assert_eq!(differ.ours, r"2 keys, number 2 of them b\xc2\x80");
+        assert_eq!(differ.theirs, "2 keys, number 2 of them c");
+        let none = words(&["a"], &[]).to_string();
+        assert_eq!(none, "split_keys is 1 keys, number 1 of them a here and 0 keys there");
+        assert_eq!(of(&["a", "b"]).conflict(&of(&["a", "b"])), None);
     }
 }

@@ -14,7 +14,7 @@ fn bootstrap(place: usize, stores: usize) -> Bootstrap {
     let list = &["a=h:1", "b=h:2", "c=h:3"][..stores];
     let stores = ClusterSpec::parse_stores(&list.join(",")).expect("a list of names and addresses");
     let settings = ClusterSettings::default();
-    let spec = ClusterSpec { stores, settings, regions: 1, cluster_id: 0 };
+    let spec = ClusterSpec { stores, settings, regions: 1, split_keys: vec![], cluster_id: 0 };
     let identity = StoreIdentity::new(StoreUuid(place as u128 + 1), StoreRun::default());
     Bootstrap::new(identity, spec, place, Vec::new())
 }

@@ -52,6 +52,7 @@ fn directory(disk: &FaultFs, regions: &[Descriptor]) -> StoreDirectory {
         stores: ClusterSpec::parse_stores(&format!("s1={ADDRESS}")).expect("a list"),
         settings: ClusterSettings::default(),
         regions: regions.len() as u64 - 1,
+        split_keys: vec![],
         cluster_id: 0,
     };
     let uuids = vec![directory.identity().uuid];

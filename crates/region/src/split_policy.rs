@@ -4,6 +4,9 @@
 //! with a few requests taken as samples: a region is split by load only at a key that has requests
 //! on both sides and few that span it, for two regions of which one has all the load are worth
 //! nothing.
+//!
+//! A replica that is behind holds a split back: it may need a snapshot, and after a split one of
+//! each part. It holds it back for a while only, and not once the region is far too large.
 
 use bytes::Bytes;
 
@@ -11,7 +14,7 @@ use crate::config::SplitLimits;
 use crate::descriptor::{Descriptor, RegionSize};
 use crate::effects::SplitReason;
 use crate::event::KeySpan;
-use crate::ids::Time;
+use crate::ids::{Index, Time};
 
 /// Requests that are kept as samples.
 const SAMPLES_MAX: usize = 20;
@@ -21,6 +24,10 @@ const SAMPLES_MIN: usize = 10;
 const WINDOW_MS: u64 = 1000;
 /// How long a split that was asked for may take before it is asked for again.
 const RETRY_MS: u64 = 10_000;
+/// How long replicas that are behind hold splits back.
+const BEHIND_MS: u64 = 10_000;
+/// A region of so many times its bounds is split in any case.
+const OVER: u64 = 2;
 /// The most regions that one split by size leaves.
 const PARTS_MAX: u64 = 16;
 
@@ -34,6 +41,10 @@ pub(crate) struct SplitPolicy {
     samples: SpanSamples,
     /// When a split may be asked for again.
     not_before: Time,
+    /// Since when a replica has been behind.
+    behind_since: Option<Time>,
+    /// The last split that was applied here; entry 0 if none was since the start.
+    last_split: Index,
 }
 
 #[derive(Default)]
@@ -65,23 +76,50 @@ impl SplitPolicy {
 
     /// Another leader, or another range: what was counted is not of this one.
     pub(crate) fn restart(&mut self) {
-        *self = Self::default();
+        *self = Self { last_split: self.last_split, ..Self::default() };
+    }
+
+    /// A split was applied.
+    pub(crate) fn note_split(&mut self, index: Index) {
+        self.last_split = index;
+    }
+
+    /// The last split that was applied here.
+    pub(crate) fn last_split(&self) -> Index {
+        self.last_split
     }
 
     /// Why the region should be split now, if it should. Called by the leader, each tick.
+    /// `is_behind`: whether a replica that answers lacks data, or the last split.
     pub(crate) fn decide(
         &mut self,
         now: Time,
         descriptor: &Descriptor,
+        is_behind: bool,
         config: &SplitLimits,
     ) -> Option<SplitReason> {
         let load = self.end_window(now, descriptor, config);
-        if !config.automatic || now < self.not_before {
+        let is_held = self.is_held(now, is_behind, config);
+        if !config.automatic || now < self.not_before || is_held {
             return None;
         }
         let reason = self.decide_by_size(config).or(load)?;
         self.not_before = now.after_ms(RETRY_MS);
         Some(reason)
+    }
+
+    /// Whether replicas that are behind hold a split back. Not for ever: one that never gets its
+    /// data would let the region grow without bound.
+    fn is_held(&mut self, now: Time, is_behind: bool, config: &SplitLimits) -> bool {
+        if !is_behind {
+            self.behind_since = None;
+            return false;
+        }
+        let since = *self.behind_since.get_or_insert(now);
+        let is_over = self.size.is_some_and(|RegionSize { bytes, keys }| {
+            bytes > OVER * config.bytes_max || keys > OVER * config.keys_max
+        });
+        !is_over && now < since.after_ms(BEHIND_MS)
     }
 
     fn decide_by_size(&self, config: &SplitLimits) -> Option<SplitReason> {
@@ -218,7 +256,7 @@ mod tests {
             for n in 0..count {
                 policy.note_request(Some(&span(n)), 10);
             }
-            wanted.push(policy.decide(Time(1000 * (second + 1)), &region(), &config()));
+            wanted.push(policy.decide(Time(1000 * (second + 1)), &region(), false, &config()));
         }
         wanted
     }
@@ -268,7 +306,7 @@ mod tests {
         let parts = |bytes, keys| {
             let mut policy = SplitPolicy::default();
             policy.note_size(RegionSize { bytes, keys });
-            match policy.decide(Time(1), &region(), &config) {
+            match policy.decide(Time(1), &region(), false, &config) {
                 None => 0,
                 Some(SplitReason::Size { parts }) => parts,
                 Some(other) => panic!("{other:?}"),
@@ -282,6 +320,28 @@ mod tests {
         let mut policy = SplitPolicy::default();
         policy.note_size(RegionSize { bytes: 5000, keys: 1 });
         let off = SplitLimits { automatic: false, ..config };
-        assert_eq!(policy.decide(Time(1), &region(), &off), None);
+        assert_eq!(policy.decide(Time(1), &region(), false, &off), None);
+    }
+
+    #[test]
+    fn a_replica_that_is_behind_holds_a_split_back_for_a_while() {
+        let policy = |bytes| {
+            let config = SplitLimits { bytes_max: 1000, ..SplitLimits::default() };
+            let mut policy = SplitPolicy::default();
+            policy.note_size(RegionSize { bytes, keys: 1 });
+            move |ms, is_behind| policy.decide(Time(ms), &region(), is_behind, &config).is_some()
+        };
+        let mut decide = policy(1500);
+        assert!(!decide(1, true) && !decide(9_000, true));
+        assert!(decide(9_001, false), "it has caught up");
+        let mut decide = policy(1500);
+        assert!(!decide(1, true) && !decide(BEHIND_MS, true));
+        assert!(decide(BEHIND_MS + 1, true), "for ten seconds");
+        let mut decide = policy(1500);
+        assert!(!decide(1, true) && decide(8_000, false));
+        assert!(!decide(18_000, true) && !decide(27_999, true), "each time anew");
+        assert!(decide(28_000, true));
+        assert!(policy(2001)(1, true), "far above the bound");
+        assert!(!policy(2000)(1, true));
     }
 }

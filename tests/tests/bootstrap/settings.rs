@@ -1,6 +1,9 @@
 //! Settings that differ: before the bootstrap all stores wait, after it the store with another
 //! value is refused.
 
+use std::fs;
+use std::path::PathBuf;
+
 use crate::processes::Processes;
 use crate::{get, put};
 
@@ -32,6 +35,13 @@ fn differences(cluster: &Processes) -> Vec<Difference> {
             &swapped,
         ),
     ]
+}
+
+/// A file with keys, one a line.
+fn keys_file(cluster: &Processes, name: &str, keys: &str) -> PathBuf {
+    let path = cluster.aside(name);
+    fs::write(&path, keys).unwrap();
+    path
 }
 
 /// The settings of a store with one line instead of the one of the same key.
@@ -100,6 +110,46 @@ async fn a_member_is_refused_for_what_is_given_and_differs_and_for_nothing_else(
     cluster.restart(2);
     cluster.kill(0);
     assert_eq!(get(&cluster, "key").await.unwrap(), "value");
+    cluster.restart(0);
+    cluster.ready().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_regions_begin_at_the_keys_of_a_file_that_all_stores_were_given() {
+    let mut cluster = Processes::plan(3, 4);
+    let right = keys_file(&cluster, "right", "m\n\\x80\ne\n");
+    let wrong = keys_file(&cluster, "wrong", "n\n\\x80\ne\n");
+    let broken = keys_file(&cluster, "broken", "m\n\\q\n");
+    let with = |cluster: &Processes, place, path: &PathBuf| {
+        let settings = with_line(cluster, place, "regions = 1");
+        cluster.configure(place, &format!("{settings}\nsplit_keys = {path:?}\n"));
+    };
+    with(&cluster, 2, &broken);
+    cluster.refused(2, &["broken: line 2: \"\\\\q\" is no key"]).await;
+
+    for (place, path) in [&right, &right, &wrong].into_iter().enumerate() {
+        with(&cluster, place, path);
+    }
+    cluster.start_all();
+    let (ours, theirs) = ("3 keys, number 2 of them m", "3 keys, number 2 of them n");
+    let differs = format!("has split_keys = {theirs}, and this store has {ours}");
+    for place in [0, 1] {
+        cluster.says(place, &["no cluster yet", "s2=", &differs]).await;
+    }
+    cluster.kill(2);
+    with(&cluster, 2, &right);
+    cluster.restart(2);
+    cluster.ready().await;
+    let regions = cluster.ctl("regions --json").await.json();
+    let regions = regions.as_array().unwrap().iter().filter(|region| region["space"] == "raw");
+    let starts: Vec<_> = regions.map(|region| region["start"].as_str().unwrap()).collect();
+    assert_eq!(starts, ["", "e", "m", "\\x80"]);
+
+    // A member does not open the file again.
+    for path in [&right, &wrong, &broken] {
+        fs::remove_file(path).unwrap();
+    }
+    cluster.kill(0);
     cluster.restart(0);
     cluster.ready().await;
 }

@@ -64,6 +64,7 @@ fn plan(uuid: StoreUuid) -> BootstrapPlan {
         stores: ClusterSpec::parse_stores("s1=h:1,s2=h:2,s3=h:3").unwrap(),
         settings: ClusterSettings::default(),
         regions: 2,
+        split_keys: vec![],
         cluster_id: 0,
     };
     let uuids = vec![uuid, StoreUuid(8), StoreUuid(9)];

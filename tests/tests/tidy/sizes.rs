@@ -77,7 +77,7 @@ impl<'ast> Visit<'ast> for Measure<'_> {
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
         let count = item.fields.len();
         // The root of a file of settings has a field for each key and table.
-        let max = if item.ident == "NodeConfig" { 20 } else { STRUCT_FIELDS_MAX };
+        let max = if item.ident == "NodeConfig" { 21 } else { STRUCT_FIELDS_MAX };
         if count > max {
             self.findings.push(format!("{}: struct {} has {count} fields", self.shown, item.ident));
         }

@@ -240,6 +240,7 @@ fn open(
         stores: ClusterSpec::parse_stores("s1=h:1,s2=h:2,s3=h:3")?,
         settings: ClusterSettings::default(),
         regions: regions.len() as u64 - 1,
+        split_keys: vec![],
         cluster_id: 0,
     };
     let uuids = (0..STORES).map(uuid).collect();

@@ -14,6 +14,7 @@ mod windows;
 use std::process::ExitCode;
 
 use flotilla_client::{Client, Config, Transport};
+use flotilla_node::config::read_split_keys;
 
 use crate::diagnosis::explained;
 use crate::split_keys;
@@ -61,7 +62,8 @@ pub fn run(args: &BenchArgs) -> ExitCode {
 }
 
 async fn measure(workload: Workload, args: &args::LoadArgs) -> Result<(), Error> {
-    let borders = args.split_keys.as_deref().map(split_keys::read).transpose()?;
+    let borders = args.split_keys.as_deref().map(read_split_keys).transpose();
+    let borders = borders.map_err(|error| Error::Argument(error.to_string()))?;
     let keys = LoadKeys::new(args.keys, args.key_size, args.regions).map_err(Error::Argument)?;
     let client = Client::connect(&args.target.endpoints, config(args)).await?;
     if let Some(borders) = &borders {

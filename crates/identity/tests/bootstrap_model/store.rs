@@ -90,7 +90,7 @@ pub(crate) fn given_specs(stores: usize) -> Vec<ClusterSpec> {
         let stores =
             ClusterSpec::parse_stores(&list.join(",")).expect("a list of names and addresses");
         let settings = ClusterSettings { replicas, ..ClusterSettings::default() };
-        ClusterSpec { stores, settings, regions: 1, cluster_id: 0 }
+        ClusterSpec { stores, settings, regions: 1, split_keys: vec![], cluster_id: 0 }
     };
     vec![spec(&addresses[..stores], 3), spec(&reversed, 3), spec(&addresses[..stores], 1)]
 }

@@ -7,6 +7,9 @@ use serde::Deserialize;
 use super::error::{ConfigError, within};
 use crate::driver::router;
 
+/// The longest key of a client, in bytes.
+pub(crate) const KEY_BYTES_MAX: usize = 8 * 1024;
+
 /// Bounds on memory and waiting.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]

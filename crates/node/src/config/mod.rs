@@ -11,15 +11,19 @@ mod raft;
 mod resolved;
 mod snapshot;
 mod split;
+mod split_keys;
 mod storage;
 #[cfg(test)]
 mod tests;
 
 pub use error::ConfigError;
+pub(crate) use limits::KEY_BYTES_MAX;
 pub use limits::{LimitsConfig, ThreadsConfig};
 pub use node::{FirstStart, NodeConfig};
 pub use raft::{RaftConfig, shard_config};
 pub use resolved::ResolvedConfig;
 pub use snapshot::SnapshotConfig;
 pub use split::SplitConfig;
+pub(crate) use split_keys::read_first_borders;
+pub use split_keys::read_split_keys;
 pub use storage::{PagesReadMode, ScrubConfig, StorageConfig};

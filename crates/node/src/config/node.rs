@@ -53,6 +53,10 @@ pub struct NodeConfig {
     /// Regions that the clients' keys are split into at the bootstrap; later starts ignore it.
     /// Default 1, at most 9998. Equal on all initial stores.
     pub regions: u64,
+    /// A file with keys at which regions begin besides, as [`super::read_split_keys`] reads it.
+    /// Counts at the bootstrap only; later starts do not open it. Default, and if empty: none. The
+    /// same keys on all initial stores.
+    pub split_keys: PathBuf,
     /// Replicas of each data region, as far as there are stores. Default 3; odd, or a majority
     /// costs one more for nothing. A setting of the cluster.
     pub replicas: Option<u64>,
@@ -106,6 +110,7 @@ impl Default for NodeConfig {
             labels: BTreeMap::new(),
             cluster_id: 0,
             regions: 1,
+            split_keys: PathBuf::new(),
             replicas: None,
             first_start: FirstStart::Usual,
             log: "info".to_owned(),
@@ -121,6 +126,11 @@ impl Default for NodeConfig {
 }
 
 impl NodeConfig {
+    /// The file of borders, if one is given.
+    pub(crate) fn split_keys(&self) -> Option<&Path> {
+        Some(self.split_keys.as_path()).filter(|path| !path.as_os_str().is_empty())
+    }
+
     /// Reads a TOML file. Nothing is checked yet but names and types.
     ///
     /// # Errors

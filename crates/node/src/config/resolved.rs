@@ -48,8 +48,8 @@ impl NodeConfig {
         self.check()?;
         let settings = self.given().effective();
         check_settings(&settings)?;
-        let spec =
-            ClusterSpec { stores, settings, regions: self.regions, cluster_id: self.cluster_id };
+        let (regions, cluster_id) = (self.regions, self.cluster_id);
+        let spec = ClusterSpec { stores, settings, regions, split_keys: vec![], cluster_id };
         Ok(ResolvedConfig { config: self, spec, place, contacts, labels, is_named, is_listed })
     }
 
@@ -71,6 +71,14 @@ impl NodeConfig {
             return wrong(
                 "join and initial_cluster are both given: a store begins a cluster with the others \
                  of the list, or joins one that runs; take one of the two out"
+                    .to_owned(),
+            );
+        }
+        if !contacts.is_empty() && self.split_keys().is_some() {
+            return wrong(
+                "join and split_keys are both given: borders are for the first regions of a \
+                 cluster, and this store joins one that runs; take one of the two out, and split \
+                 regions by `flotilla ctl region split`"
                     .to_owned(),
             );
         }
@@ -126,7 +134,8 @@ pub(super) const DEFAULT_ADDR: &str = "127.0.0.1:20160";
 pub struct ResolvedConfig {
     /// The settings, with no default left open but the addresses.
     pub config: NodeConfig,
-    /// The cluster that this store is to begin, if its directory is empty.
+    /// The cluster that this store is to begin, if its directory is empty. Without its split keys,
+    /// which are read from their file then.
     pub spec: ClusterSpec,
     /// This store's place in the list.
     pub place: usize,

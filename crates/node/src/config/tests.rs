@@ -111,6 +111,7 @@ fn a_wrong_setting_is_refused_by_its_name() {
     assert!(refused("[raft]\nelection_ticks = 5").contains("three times"));
     assert!(refused("name = 'x'\ninitial_cluster = 'a=h:1,b=h:2'").contains("has a, b"));
     assert!(refused("initial_cluster = 's1'").contains("name=host:port"));
+    assert!(refused("join = 'h:1'\nsplit_keys = 'x'").contains("join and split_keys are both"));
     assert!(refused("regions = 'many'").contains("regions"));
     assert!(refused("[raft]\nentry_bytes_max = 99999999").contains("entry_bytes_max"));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flotilla_identity::{
     Bootstrap, BootstrapRefusal, BootstrapRequest, BootstrapResponse, BootstrapSchedule,
-    BootstrapWrite, QuestionToken, StoreUuid, first_regions,
+    BootstrapWrite, QuestionToken, StoreUuid,
 };
 use flotilla_store::StoreDirectory;
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 
 use super::bootstrap_client::ask;
 use crate::clock::Clock;
-use crate::config::{FirstStart, ResolvedConfig};
+use crate::config::{FirstStart, ResolvedConfig, read_first_borders};
 use crate::start::StartError;
 
 /// The longest pause between two looks at what is due.
@@ -71,9 +71,12 @@ impl BootstrapDriver {
                 identity.name
             )));
         }
-        let spec = resolved.spec.clone();
-        let replicas = usize::try_from(spec.settings.replicas).expect("checked to be at most 7");
-        let regions = first_regions(spec.stores.len(), spec.regions, replicas);
+        let mut spec = resolved.spec.clone();
+        // Read only by a store that begins a cluster: the file of a member may be gone.
+        if let Some(path) = resolved.config.split_keys() {
+            spec.split_keys = read_first_borders(path, spec.regions)?;
+        }
+        let regions = spec.first_regions();
         let machine = Bootstrap::new(identity, spec, resolved.place, regions);
         let listens = resolved.config.first_start != FirstStart::New;
         let schedule = BootstrapSchedule::new(clock.now(), &machine, listens);

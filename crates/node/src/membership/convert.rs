@@ -209,6 +209,7 @@ fn spec_to_wire(spec: &ClusterSpec) -> peers::ClusterSpec {
         stores: spec.stores.iter().map(store).collect(),
         settings: spec.settings.encode().into(),
         regions: spec.regions,
+        split_keys: spec.split_keys.clone(),
         cluster_id: spec.cluster_id,
     }
 }
@@ -219,7 +220,8 @@ fn spec_from_wire(wire: Option<peers::ClusterSpec>) -> Result<ClusterSpec, Statu
     let store =
         |store: peers::InitialStore| InitialStore { name: store.name, address: store.address };
     let stores = wire.stores.into_iter().map(store).collect();
-    Ok(ClusterSpec { stores, settings, regions: wire.regions, cluster_id: wire.cluster_id })
+    let peers::ClusterSpec { regions, split_keys, cluster_id, .. } = wire;
+    Ok(ClusterSpec { stores, settings, regions, split_keys, cluster_id })
 }
 
 /// An answer as it travels.
@@ -308,6 +310,7 @@ mod tests {
             stores: ClusterSpec::parse_stores("s1=h:1,s2=h:2").unwrap(),
             settings: ClusterSettings { replicas: 5, ..ClusterSettings::default() },
             regions: 3,
+            split_keys: vec![Bytes::from_static(b"m\0"), Bytes::from_static(b"x")],
             cluster_id: 4,
         }
     }
@@ -319,7 +322,7 @@ mod tests {
             round: 2,
             uuids: vec![StoreUuid(3), StoreUuid(u128::MAX)],
             spec: spec(),
-            regions: flotilla_identity::first_regions(2, 3, 3),
+            regions: spec().first_regions(),
         };
         let (from, to) = ("s1".to_owned(), "s2".to_owned());
         let questions = [

@@ -9,30 +9,43 @@ use crate::entry::HardState;
 use crate::epoch;
 use crate::error::Reject;
 use crate::event::RequestPrecondition;
-use crate::ids::{Index, Ticket};
+use crate::ids::{Index, Ticket, Time};
 use crate::recovered_replica::RecoveredReplica;
 use crate::step_context::StepContext;
+
+/// A replica answers that was heard within so many milliseconds.
+const HEARD_MS: u64 = 2000;
 
 impl Replica {
     /// Asks the driver for a split, if this is the leader of a region that should be several.
     pub(super) fn want_split(&mut self, step: &mut StepContext<'_>) {
         // The system region is small, and found by its id.
         let is_system = self.descriptor.space == Space::System;
-        // A replica on its way would need two snapshots.
-        let is_changing = self.descriptor.peers.iter().any(|peer| peer.role != PeerRole::Voter);
         if is_system
-            || is_changing
+            || self.descriptor.is_joint()
             || !self.consensus.is_leader()
             || self.consensus.is_transferring()
         {
             return;
         }
-        let config = &step.config.split;
-        let Some(reason) = self.split_policy.decide(step.now, &self.descriptor, config) else {
-            return;
-        };
+        let (config, is_behind) = (&step.config.split, self.has_replica_behind(step.now));
+        let reason = self.split_policy.decide(step.now, &self.descriptor, is_behind, config);
+        let Some(reason) = reason else { return };
         let (region, epoch) = (self.descriptor.id, self.descriptor.epoch);
         step.effects.split_wishes.push(SplitWish { region, epoch, reason });
+    }
+
+    /// Whether a replica that answers has no data yet, or lacks the last split: it may need a
+    /// snapshot of each region that comes of a split.
+    fn has_replica_behind(&self, now: Time) -> bool {
+        self.descriptor.peers.iter().any(|peer| {
+            let is_learner = peer.role == PeerRole::Learner;
+            let has_split = self.consensus.matched(peer.id) >= Some(self.split_policy.last_split());
+            let is_behind = (is_learner && !self.consensus.replicates_to(peer.id))
+                || self.consensus.pending_snapshot(peer.id).is_some()
+                || !has_split;
+            is_behind && self.transfer.is_heard(peer.id, now, HEARD_MS)
+        })
     }
 
     /// Checks a split and queues it for an entry of its own.
@@ -87,6 +100,7 @@ impl Replica {
         );
         self.descriptor = parent;
         self.split_policy.restart();
+        self.split_policy.note_split(index);
         // Those that are in the log are refused when they are applied, on every replica alike.
         let mut current = vec![self.descriptor.clone()];
         current.extend_from_slice(&children);

@@ -40,6 +40,8 @@ pub(super) struct Machine {
     /// From an install's rows to the root that has them.
     pub(super) root_ms: u64,
     pub(super) disks: BTreeMap<RegionId, Disk>,
+    /// Splits that were asked for.
+    pub(super) split_wishes: Vec<SplitWish>,
 }
 
 enum LogWork {
@@ -238,6 +240,7 @@ impl Machine {
             root_ms: 5,
             shard: Shard::new(config),
             disks,
+            split_wishes: vec![],
         }
     }
 
@@ -387,7 +390,7 @@ impl Machine {
         self.fetching.extend(effects.fetches.drain(..).map(|fetch| (done, fetch)));
         self.inbox.extend(effects.created.drain(..).map(Event::Create));
         effects.ranges.clear();
-        effects.split_wishes.clear();
+        self.split_wishes.append(&mut effects.split_wishes);
         self.applying.extend(effects.apply.drain(..).map(|task| (done, task)));
         self.installing.extend(effects.installs.drain(..).map(|task| (done, task)));
         self.ending.extend(effects.ends.drain(..).map(|task| (done, task)));
@@ -515,7 +518,10 @@ impl Machine {
                 }
                 applied(region, committed, answers);
             }
-            self.inbox.push_back(Event::Applied { region, index, changes, size: None });
+            // A byte for a row: tests count rows.
+            let keys = self.disks[&region].applied.2.len() as u64;
+            let size = Some(RegionSize { bytes: keys, keys });
+            self.inbox.push_back(Event::Applied { region, index, changes, size });
         }
         while let Some((_, task)) = self.installing.pop_front_if(|(due, _)| *due <= now) {
             let region = task.head.descriptor.id;

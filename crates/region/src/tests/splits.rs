@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::cluster::{Cluster, REGION, descriptor};
+use super::cluster::{Cluster, REGION, descriptor, peer};
 use super::machine::Answer;
 use crate::*;
 
@@ -193,6 +193,78 @@ fn a_birth_does_not_take_a_commit_back() {
         panic!("{:?}", effects.log.births)
     };
     assert_eq!(parent_hard_state, written);
+}
+
+/// Puts so many rows into the region, which is too large from the eleventh on.
+fn fill(cluster: &mut Cluster, leader: u64, rows: u64) {
+    let puts: Vec<_> = (0..rows).map(|n| cluster.put(leader, &format!("z{n:02}"), n + 1)).collect();
+    for put in puts {
+        assert_eq!(cluster.answer(put), Answer::Done);
+    }
+}
+
+fn too_large_with_ten_rows(seed: u64) -> Cluster {
+    let split = SplitLimits { keys_max: 10, ..SplitLimits::default() };
+    Cluster::new(seed, Config { split, ..Config::default() })
+}
+
+/// A learner that waits for its data would need a snapshot of each part.
+#[test]
+fn a_learner_without_data_holds_a_split_back_for_a_while_and_one_with_data_does_not() {
+    // Milliseconds of the snapshot, rows, and when a split is wanted.
+    for (snapshot_ms, rows, least, most) in [
+        (1, 11, 0, 2_000),
+        (5_000, 11, 5_000, 7_000),
+        (60_000, 11, 9_000, 12_000),
+        (60_000, 21, 0, 2_000),
+    ] {
+        let mut cluster = too_large_with_ten_rows(6);
+        cluster.snapshot_ms = snapshot_ms;
+        cluster.add_store(4);
+        let leader = cluster.elect();
+        let add = cluster.change(leader, MembershipChange::Add(peer(4)));
+        assert_eq!(cluster.answer(add), Answer::Done);
+        // It has been asked for a snapshot.
+        cluster.run(200);
+        fill(&mut cluster, leader, rows);
+        let wanted = |cluster: &Cluster| cluster.machines[&leader].split_wishes.len();
+        if least > 0 {
+            cluster.run(least - 1_000);
+            assert_eq!(wanted(&cluster), 0, "a snapshot of {snapshot_ms} ms, {rows} rows");
+        }
+        cluster.run(most - least.saturating_sub(1_000));
+        assert!(wanted(&cluster) > 0, "a snapshot of {snapshot_ms} ms, {rows} rows");
+    }
+}
+
+/// A voter that answers and lacks the last split may need a snapshot of what came of it.
+#[test]
+fn a_voter_that_lacks_the_last_split_holds_the_next_one_back() {
+    let mut cluster = too_large_with_ten_rows(7);
+    let leader = cluster.elect();
+    let behind = leader % 3 + 1;
+    let run = |cluster: &mut Cluster, ms| {
+        for _ in 0..ms {
+            cluster.run(1);
+            for envelope in cluster.intercept(MessageKind::Append) {
+                if envelope.to.store.0 != behind {
+                    cluster.push(envelope.to.store.0, Event::Message(envelope));
+                }
+            }
+        }
+    };
+    cluster.split(leader, halves("m", 1));
+    run(&mut cluster, 500);
+    for n in 0..12 {
+        cluster.put(leader, &format!("z{n:02}"), n + 1);
+    }
+    run(&mut cluster, 3_000);
+    let wanted = |cluster: &Cluster| cluster.machines[&leader].split_wishes.len();
+    let led = &cluster.machines[&leader];
+    assert_eq!(led.shard.descriptor(REGION).unwrap().epoch.version, 2);
+    assert_eq!(led.disks[&REGION].applied.2.len(), 12);
+    assert_eq!(wanted(&cluster), 0, "store {behind} lacks the split");
+    cluster.run_until("a wish, once it has caught up", |cluster| wanted(cluster) > 0);
 }
 
 /// A start keeps a vote that it finds in the log of a replica whose birth its rows do not have: the

@@ -37,7 +37,7 @@ impl OperatorFlags {
             Self::OtherSetting => settings.replicas += 1,
             Self::OtherOrder => stores.rotate_left(1),
         }
-        ClusterSpec { stores, settings, regions: 1, cluster_id: 0 }
+        ClusterSpec { stores, settings, regions: 1, split_keys: vec![], cluster_id: 0 }
     }
 }
 

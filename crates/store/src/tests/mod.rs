@@ -130,6 +130,7 @@ fn plan(uuid: StoreUuid, regions: &[Descriptor]) -> BootstrapPlan {
         stores: ClusterSpec::parse_stores("s1=h:1,s2=h:2").unwrap(),
         settings: ClusterSettings::default(),
         regions: 3,
+        split_keys: vec![],
         cluster_id: 0,
     };
     let uuids = vec![uuid, StoreUuid(8)];

@@ -3,9 +3,7 @@
 use flotilla_proto::kvrpcpb::Context;
 
 use super::errors::RequestFailure;
-
-/// The longest key, in bytes.
-pub(crate) const KEY_BYTES_MAX: usize = 8 * 1024;
+use crate::config::KEY_BYTES_MAX;
 
 /// API V1, the only one that is spoken: keys are stored as they come.
 const API_V1: i32 = 0;
