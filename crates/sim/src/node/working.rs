@@ -94,6 +94,9 @@ impl SimNode {
                     StopReason::CheckFailure(format!("a granted read failed: {error}"))
                 })?;
             }
+            Task::Split(wish) => {
+                return running.look_up_borders(wish, out).map_err(|error| self.unread(&error));
+            }
             Task::Maintain => {
                 running.executor.maintain(now, out).map_err(|error| self.stop(&error))?;
             }
