@@ -110,13 +110,7 @@ impl SimNode {
             | Task::EndSending(_)
             | Task::EndReceiving(_) => return self.work_for_snapshot(task, out),
             Task::DispatchEffects => {
-                running.dispatch_effects(
-                    self.clock,
-                    now,
-                    layout::id(self.place),
-                    reference_model,
-                    out,
-                )?;
+                running.dispatch_effects(self.clock, now, store, reference_model, out)?;
             }
         }
         Ok(())
