@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use flotilla_region::{
-    Descriptor, Event, PeerId, RegionId, Reject, SPLIT_CHILDREN_MAX, Space, SplitChild,
-    SplitCommand,
+    Descriptor, Epoch, Event, PeerId, RegionId, RegionSize, Reject, SPLIT_CHILDREN_MAX, Space,
+    SplitChild, SplitCommand,
 };
 use flotilla_store::{ApplyOutcome, ApplyReject, ReadError};
+use tokio::time::Instant;
 
 use crate::driver::id_pool::NewIds;
 use crate::driver::router::{RequestError, Router};
@@ -17,7 +18,7 @@ impl Router {
     /// begins is a border already.
     ///
     /// More keys than one split takes are carried out by several, one after the other: after an
-    /// error some of them may have been carried out.
+    /// error some of them may have been carried out. The log has a line for each, with `cause`.
     ///
     /// # Errors
     ///
@@ -29,6 +30,7 @@ impl Router {
         &self,
         region: RegionId,
         keys: &[Bytes],
+        cause: &str,
     ) -> Result<Vec<Descriptor>, RequestError> {
         let parent = self.client_region(region)?;
         let mut keys: Vec<Bytes> =
@@ -42,7 +44,15 @@ impl Router {
         let mut parts = vec![parent];
         for keys in keys.chunks(SPLIT_CHILDREN_MAX) {
             let parent = parts.pop().expect("the region itself is always the last");
-            parts.extend(self.split_once(&parent, keys).await?);
+            let began = Instant::now();
+            let bytes = self.region_size(region).map(|size| size.bytes);
+            let made = self.split_once(&parent, keys).await?;
+            let Epoch { version, conf_version } = made[made.len() - 1].epoch;
+            tracing::info!(
+                %region, version, conf_version, parts = made.len(), bytes,
+                ms = began.elapsed().as_millis(), cause, "a region was split"
+            );
+            parts.extend(made);
         }
         Ok(parts)
     }
@@ -58,6 +68,12 @@ impl Router {
         parts: usize,
     ) -> Result<Vec<Bytes>, ReadError> {
         self.store().read().region(region, None)?.split_keys(parts)
+    }
+
+    /// How large a region is, if it is here and can be read. For operators.
+    pub(crate) fn region_size(&self, region: RegionId) -> Option<RegionSize> {
+        let size = self.store().read().region(region, None).and_then(|rows| rows.size());
+        size.ok()
     }
 
     /// A region of clients with a replica here.
@@ -128,7 +144,7 @@ fn refusal(reject: ApplyReject) -> Reject {
 
 #[cfg(test)]
 mod tests {
-    use flotilla_region::{Epoch, Peer, StoreId};
+    use flotilla_region::{Peer, StoreId};
 
     use super::*;
     use flotilla_region::RemovedPeers;
