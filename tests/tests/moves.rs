@@ -61,8 +61,48 @@ async fn replicas_are_added_moved_and_removed_by_hand_under_load() {
     }
     settles(&all, system, &[1, 2, 3]).await;
     load.progress(100).await;
+    // One of the two may lead it already. The moves have transferred it, too.
+    for to in ["s0", "s1"] {
+        let transferred = cluster.ctl(&format!("region transfer {id} --to {to}")).await;
+        assert_eq!(transferred.code, Some(0), "{transferred:?}");
+    }
+    let split = cluster.ctl(&format!("region split {id}")).await;
+    assert_eq!(split.code, Some(0), "{split:?}");
+    each_change_has_a_line(&cluster, id);
     load.no_errors();
     println!("{}", load.end(cluster.endpoints()).await);
+}
+
+/// The logs of the stores have one line for each change of a region that was moved to a fourth
+/// store and back, led by its first and its second store by hand, and split.
+fn each_change_has_a_line(cluster: &Processes, id: u64) {
+    let said: String = (0..4).map(|place| cluster.said(place)).collect();
+    let (region, epoch) = (format!(" region={id} "), [" version=", " conf_version="]);
+    let lines = |event: &str, fields: &[&str]| {
+        let of_it = |line: &&str| line.contains(event) && line.contains(&region);
+        let lines: Vec<&str> = said.lines().filter(of_it).collect();
+        for line in &lines {
+            let fields = fields.iter().chain(&epoch).chain(&[" ms=", " cause="]);
+            fields.for_each(|field| assert!(line.contains(field), "no{field} in {line}"));
+        }
+        assert!(!lines.is_empty(), "no line says that {event}:\n{said}");
+        lines
+    };
+    let changes = lines("the members of a region changed", &[" change=", "asked for"]);
+    // To and fro. The region leaves the joint configuration by itself.
+    for (change, count) in [("learner ", 2), (" vote, ", 2), (" is removed", 2)] {
+        let found = changes.iter().filter(|line| line.contains(change)).count();
+        assert!(found >= count, "{found} lines with {change}: {changes:?}");
+    }
+    lines("a snapshot was sent", &[" bytes=", " index=", " store="]);
+    lines("a snapshot was received", &[" bytes=", " index=", "sent by store"]);
+    lines("a snapshot was installed", &[" bytes=", " index=", "the replica is new"]);
+    lines("a replica ended", &[" bytes=", " rows="]);
+    let transfers = lines("a leader was transferred", &[" to="]);
+    let by_hand = transfers.iter().filter(|line| line.contains("cause=\"asked for\"")).count();
+    assert!(by_hand >= 1, "{transfers:?}");
+    let splits = lines("a region was split", &[" bytes=", " parts=2 ", "asked for in halves"]);
+    assert_eq!(splits.len(), 1, "{splits:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -192,3 +192,33 @@ async fn a_load_begins_with_the_borders_of_a_file() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8(refused.stderr).unwrap().contains("line 2"));
 }
+
+/// Without a number, keys are split where they lie, also if several regions hold them.
+#[tokio::test(flavor = "multi_thread")]
+async fn regions_are_split_where_keys_lie_and_their_sizes_are_shown() {
+    let cluster = Cluster::start().await;
+    let split = ["ctl", "region", "split", "--key", "c", "--key", "\u{c3}\u{a9}", "--json"];
+    // Twice: what is a border already is left alone.
+    for _ in 0..2 {
+        let parts = cluster.tells(&split).await;
+        let parts = parts.as_array().unwrap();
+        assert_eq!(parts.len(), 4, "both sides of two borders: {parts:?}");
+        assert_eq!((&parts[0]["end"], &parts[1]["start"]), (&"c".into(), &"c".into()));
+        assert!(parts.iter().all(|part| part["version"].as_u64() > Some(1)), "{parts:?}");
+    }
+    let regions = cluster.tells(&["ctl", "regions", "--json"]).await;
+    for region in regions.as_array().unwrap() {
+        assert!(region["bytes"].is_u64() && region["keys"].is_u64(), "{region}");
+        assert!(region["work"].is_null(), "{region}");
+    }
+    assert!(cluster.says(&["ctl", "regions"]).await.contains("size"));
+    for (args, words) in [
+        (&["ctl", "region", "split"][..], "required"),
+        (&["ctl", "region", "split", "--key", ""][..], "key 1 is empty"),
+    ] {
+        let refused = cluster.run(args).await;
+        assert_eq!(refused.status.code(), Some(2), "{args:?}");
+        let errors = String::from_utf8(refused.stderr).unwrap();
+        assert!(errors.contains(words), "{args:?}: {errors}");
+    }
+}

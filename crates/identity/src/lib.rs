@@ -65,5 +65,9 @@ pub const SPLIT_LEVEL: u64 = 2;
 /// their roles.
 pub const MEMBERSHIP_LEVEL: u64 = 3;
 
+/// The level from which on a store takes part in transfers of leadership: an earlier one ends the
+/// stream at the call to take over, and refuses the vote that follows it.
+pub const TRANSFER_LEVEL: u64 = 3;
+
 /// The schema of the rows that this version writes.
 pub const SCHEMA_VERSION: u64 = 4;

@@ -321,6 +321,10 @@ impl Node {
             return;
         }
         self.placement.announce_stop();
+        if let Err(why) = self.membership.check_transfers() {
+            tracing::info!("leaders are not handed over: {why}");
+            return;
+        }
         let began = Instant::now();
         let leaders = self.router.hand_over_leaders(time_limit).await;
         if leaders > 0 {
@@ -434,7 +438,11 @@ fn services(
         .register_encoded_file_descriptor_set(flotilla_proto::FILE_DESCRIPTOR_SET)
         .build_v1()
         .expect("the descriptors were made by the compiler of the protocol");
-    let operator = OperatorServer { router: router.clone(), repair: placement.repair_requests() };
+    let operator = OperatorServer {
+        router: router.clone(),
+        membership: membership.clone(),
+        repair: placement.repair_requests(),
+    };
     let routes = GrpcRoutes::new(RawKv::new(router.clone(), Default::default()).into_server())
         .add_service(placement.pd_server())
         .add_service(placement.report_server())

@@ -3,6 +3,8 @@
 //! Until a durable root has that, a crash brings the replica back whole, and it ends again. So its
 //! group in the log stays until then, the slot has no successor, and no other store hears of it.
 
+use std::ops::Bound;
+
 use flotilla_pagestore::{PageStore, WriteTxn};
 use flotilla_region::{Descriptor, EndTask, PeerId, RegionId, StoreId};
 
@@ -19,6 +21,8 @@ pub struct Ended {
     pub region: Option<Descriptor>,
     /// Rows of data that were removed.
     pub rows_removed: u64,
+    /// About how many bytes they took.
+    pub bytes_removed: u64,
     /// Replicas that have ended: that of the task, or earlier ones of its region.
     pub replicas: Vec<PeerId>,
 }
@@ -41,6 +45,8 @@ pub(crate) fn end(
     {
         let mut rows = txn.tree(schema::data_tree(descriptor.space))?;
         let end = Some(&descriptor.end[..]).filter(|end| !end.is_empty());
+        let upper = end.map_or(Bound::Unbounded, Bound::Excluded);
+        ended.bytes_removed = rows.bytes(Bound::Included(&descriptor.start), upper)?;
         ended.rows_removed = rows.delete_range(&descriptor.start, end)?;
         txn.tree(REGION)?.delete(&key)?;
         txn.tree(APPLY)?.delete(&key)?;

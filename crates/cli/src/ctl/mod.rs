@@ -52,7 +52,11 @@ enum CtlCommand {
     },
     /// Prints the rows of a range
     Scan(rows::ScanArgs),
-    /// Lists the regions: ranges, replicas, leaders, logs
+    /// Lists the regions: ranges, replicas with their roles, leaders, logs, sizes, work under way
+    ///
+    /// `flotilla ctl regions --json` for programs. A replica without a role in brackets is a voter.
+    /// The size is the region's share of the page file, as its leader tells it. The column `work`
+    /// is there if placement has the replicas of some region changed.
     Regions,
     /// Shows or splits one region, or has it led elsewhere
     #[command(subcommand)]
@@ -87,7 +91,8 @@ enum ClusterCommand {
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum ClusterSetting {
-    /// The replicas of each region: 1, 3, 5 or 7, as far as there are stores
+    /// The replicas of each region, 1, 3, 5 or 7, as far as there are stores: `flotilla ctl cluster
+    /// set replicas 5`
     Replicas {
         /// How many
         count: u32,

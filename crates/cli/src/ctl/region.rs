@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use bytes::Bytes;
 use comfy_table::Cell;
 use flotilla_client::Client;
 use flotilla_proto::metapb;
@@ -11,11 +12,12 @@ use serde_json::{Value, json};
 use super::replicas::{self, ReplicaChange};
 use super::text::{ByteFormat, escape, hex};
 use super::{transfer, views};
+use crate::split_keys;
 use crate::tool::{ClusterTarget, Error, number, table};
 
 #[derive(Clone, Debug, clap::Subcommand)]
 pub(crate) enum RegionCommand {
-    /// Shows a region as its replicas have it
+    /// Shows a region as its replicas have it: `flotilla ctl region show 7`, or `--key user7`
     Show {
         /// Which
         #[arg(required_unless_present = "key", conflicts_with = "key")]
@@ -24,10 +26,14 @@ pub(crate) enum RegionCommand {
         #[arg(long)]
         key: Option<String>,
     },
-    /// Splits a region at keys, or into halves
+    /// Splits a region at keys, or into halves: `flotilla ctl region split --key m --key t`
+    ///
+    /// Without a number the keys may be of several regions: each is split where it holds one, and a
+    /// key at which a region begins is left alone. `flotilla ctl region split 7` halves region 7.
     Split {
-        /// Which
-        id: u64,
+        /// Which [default: those that hold the keys]
+        #[arg(required_unless_present = "keys")]
+        id: Option<u64>,
         /// Where a part is to begin; may be given several times [default: the middle of its bytes]
         #[arg(long = "key", value_name = "KEY")]
         keys: Vec<String>,
@@ -112,7 +118,11 @@ pub(crate) async fn run(
         RegionCommand::Split { id, keys } => {
             let keys = keys.iter().map(|key| format.parse(key)).collect::<Result<Vec<_>, _>>()?;
             let client = Client::connect(&target.endpoints, target.config()).await?;
-            parts(&client.split_region(*id, keys).await?, format, out)
+            let made = match id {
+                Some(id) => client.split_region(*id, keys).await?,
+                None => split_where_held(&client, &keys).await?,
+            };
+            parts(&made, format, out)
         }
         RegionCommand::Transfer { id, to } => {
             transfer::run(target, *id, to.as_deref(), format, out).await
@@ -133,6 +143,22 @@ pub(crate) async fn run(
     }
 }
 
+/// Splits the regions that hold keys. The regions that end or begin at one of them.
+async fn split_where_held(client: &Client, keys: &[Bytes]) -> Result<Vec<metapb::Region>, Error> {
+    if let Some(place) = keys.iter().position(Bytes::is_empty) {
+        let place = place + 1;
+        return Err(Error::Argument(format!(
+            "key {place} is empty: the first region begins there"
+        )));
+    }
+    split_keys::split(client, keys).await?;
+    let at_key = |region: &metapb::Region| {
+        keys.contains(&region.start_key) || keys.contains(&region.end_key)
+    };
+    let regions = client.regions().await?.into_iter().map(|located| located.region);
+    Ok(regions.filter(at_key).collect())
+}
+
 impl Wait {
     fn change(&self) -> ReplicaChange {
         ReplicaChange { wait_seconds: self.seconds, ..ReplicaChange::default() }
@@ -145,7 +171,8 @@ async fn show(
     format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
-    let found = views::gather_regions(target, wanted).await?;
+    let mut found = views::gather_regions(target, wanted).await?;
+    views::note_work(target, &mut found).await?;
     // Several hold the key while a store has not applied a split that another one has.
     let version = |region: &&views::RegionSummary| {
         let best = region.best().and_then(|best| best.region.as_ref()?.region_epoch);

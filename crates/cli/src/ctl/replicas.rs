@@ -31,14 +31,15 @@ pub(super) struct ReplicaChange {
 
 #[derive(Clone, Debug, clap::Subcommand)]
 pub(crate) enum RepairCommand {
-    /// Says whether repair is paused, and which regions are being changed
+    /// Says whether repair is paused, and which regions are being changed: `flotilla ctl repair
+    /// show`
     Show,
-    /// Has placement move no replicas by itself, until it is resumed
+    /// Has placement move no replicas by itself, until it is resumed: `flotilla ctl repair pause`
     ///
     /// Regions keep the replicas that they have, also if a store dies. Changes by hand may then
     /// give a region another number of replicas than the cluster's: `flotilla ctl region add`.
     Pause,
-    /// Has placement bring regions to their number of replicas again
+    /// Has placement bring regions to their number of replicas again: `flotilla ctl repair resume`
     Resume,
 }
 

@@ -50,7 +50,7 @@ pub(crate) enum StoreCommand {
         #[command(flatten)]
         wait: Wait,
     },
-    /// Ends `drain` or `leave`: the store takes part again
+    /// Ends `drain` or `leave`, and the store takes part again: `flotilla ctl store cancel s1`
     Cancel {
         /// Name or number of the store
         store: String,

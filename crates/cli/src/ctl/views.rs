@@ -1,22 +1,28 @@
 //! Views of the cluster: regions, and who leads what.
 //!
 //! Each store is asked about itself, and all at the same time; one that does not answer is shown
-//! as that. Nothing here needs placement, so the views work while placement has no leader.
+//! as that. Nothing here needs placement, so the views work while placement has no leader: then
+//! they do not say which regions are being changed.
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use comfy_table::Cell;
 use flotilla_client::Client;
 use flotilla_proto::metapb;
-use flotilla_proto::peers::{KnownStore, RegionStatus, Role, Space};
+use flotilla_proto::peers::{KnownStore, RegionRepair, RegionStatus, Role, Space};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use super::placement;
 use super::text::{ByteFormat, escape, hex};
 use crate::diagnosis::reason;
 use crate::tool::{ClusterTarget, Error, number, table};
+
+/// How long the leader of placement is waited for where the rest of a view does not need it.
+const PLACEMENT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A store, and its answer or the error instead of it.
 pub(super) struct StoreAnswer<A> {
@@ -68,12 +74,37 @@ pub(crate) async fn gather_regions(
     Ok(regions)
 }
 
+/// Notes which of the regions are being changed, and why, as the leader of placement says.
+pub(crate) async fn note_work(
+    target: &ClusterTarget,
+    regions: &mut BTreeMap<u64, RegionSummary>,
+) -> Result<(), Error> {
+    let stores = target.stores().await?;
+    let asked = placement::ask(target, &stores, Instant::now(), async |operator| {
+        let response = operator.repair_status(0).await?;
+        Ok((!response.is_led_elsewhere).then_some(response))
+    });
+    match tokio::time::timeout(PLACEMENT_PATIENCE, asked).await {
+        Ok(Ok(status)) => {
+            for RegionRepair { region_id, reason } in status.under_way {
+                if let Some(region) = regions.get_mut(&region_id) {
+                    region.work = Some(reason);
+                }
+            }
+        }
+        Ok(Err(error)) => eprintln!("flotilla: it is not known what is being changed: {error}"),
+        Err(_) => eprintln!("flotilla: it is not known what is being changed: no answer"),
+    }
+    Ok(())
+}
+
 pub(crate) async fn regions(
     target: &ClusterTarget,
     format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
-    let regions = gather_regions(target, |_| true).await?;
+    let mut regions = gather_regions(target, |_| true).await?;
+    note_work(target, &mut regions).await?;
     if format.is_json {
         let regions = regions.values().filter_map(RegionSummary::to_json).collect();
         return Ok(writeln!(out, "{:#}", Value::Array(regions))?);
@@ -87,7 +118,7 @@ pub(crate) fn write_regions<'a>(
     format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
-    let headings = [
+    let mut headings = vec![
         "id",
         "space",
         "start",
@@ -99,9 +130,18 @@ pub(crate) fn write_regions<'a>(
         "committed",
         "applied",
         "log",
+        "size",
     ];
+    let regions: Vec<_> = regions.collect();
+    // A column that is empty mostly.
+    let has_work = regions.iter().any(|region| region.work.is_some());
+    headings.extend(has_work.then_some("work"));
     let mut table = table(&headings);
-    for row in regions.filter_map(|region| region.to_row(format)) {
+    for region in regions {
+        let Some(mut row) = region.to_row(format) else { continue };
+        if has_work {
+            row.push(Cell::new(region.work.as_deref().unwrap_or_default()));
+        }
         table.add_row(row);
     }
     Ok(writeln!(out, "{table}")?)
@@ -111,6 +151,8 @@ pub(crate) fn write_regions<'a>(
 #[derive(Default)]
 pub(crate) struct RegionSummary {
     replicas: Vec<(u64, RegionStatus)>,
+    /// Why its replicas are being changed, if they are.
+    work: Option<String>,
 }
 
 impl RegionSummary {
@@ -156,6 +198,7 @@ impl RegionSummary {
             number(best.committed),
             Cell::new(applied),
             Cell::new(format!("{}..{}", best.log_first, best.log_last)),
+            number(best.bytes.map_or_else(|| "?".to_owned(), size_words)),
         ])
     }
 
@@ -186,9 +229,21 @@ impl RegionSummary {
             "conf_version": epoch.conf_ver,
             "term": best.term,
             "leader_store": leader(best).map(|leader| leader.store_id),
+            "bytes": best.bytes,
+            "keys": best.keys,
+            "work": self.work,
             "peers": peers.collect::<Value>(),
             "replicas": replicas.collect::<Value>(),
         }))
+    }
+}
+
+/// So many bytes, in whole units.
+fn size_words(bytes: u64) -> String {
+    match bytes {
+        0..1_024 => format!("{bytes} B"),
+        1_024..10_485_760 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
     }
 }
 
@@ -299,6 +354,7 @@ mod tests {
                 replica(2, 6, Role::Follower, 95),
                 replica(3, 6, Role::Leader, 97),
             ],
+            ..Default::default()
         };
         let row = region.to_json().unwrap();
         assert_eq!(row["leader_store"], 3);
@@ -309,7 +365,30 @@ mod tests {
 
     #[test]
     fn a_region_without_leader_has_none() {
-        let region = RegionSummary { replicas: vec![replica(2, 6, Role::Candidate, 95)] };
+        let replicas = vec![replica(2, 6, Role::Candidate, 95)];
+        let region = RegionSummary { replicas, ..Default::default() };
         assert_eq!(region.to_json().unwrap()["leader_store"], Value::Null);
+        assert_eq!(region.to_json().unwrap()["bytes"], Value::Null);
+    }
+
+    #[test]
+    fn the_size_is_the_leaders_and_the_work_has_a_column_if_there_is_some() {
+        let mut leader = replica(1, 6, Role::Leader, 95);
+        (leader.1.bytes, leader.1.keys) = (Some(20 << 20), Some(7));
+        let replicas = vec![leader, replica(2, 6, Role::Follower, 95)];
+        let mut region = RegionSummary { replicas, ..Default::default() };
+        let format = ByteFormat { is_hex: false, is_json: false };
+        let said = |region: &RegionSummary| {
+            let mut out = vec![];
+            write_regions([region].into_iter(), format, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert!(said(&region).contains("20 MiB") && !said(&region).contains("work"));
+        region.work = Some("replicas are missing".to_owned());
+        assert!(said(&region).contains("work") && said(&region).contains("replicas are missing"));
+        let row = region.to_json().unwrap();
+        assert_eq!((&row["bytes"], &row["keys"]), (&json!(20 << 20), &json!(7)));
+        assert_eq!(row["work"], "replicas are missing");
+        assert_eq!([1_023, 1_024, 10_485_759].map(size_words), ["1023 B", "1 KiB", "10239 KiB"]);
     }
 }

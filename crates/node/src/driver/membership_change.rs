@@ -1,14 +1,16 @@
 //! Changes of a region's replicas: the one way to them for placement.
 
-use flotilla_region::{Event, MembershipChange, MembershipCommand, RegionId, Reject};
+use flotilla_region::{Event, MembershipChange, MembershipCommand, PeerId, RegionId, Reject};
 use flotilla_store::{ApplyOutcome, ApplyReject};
+use tokio::time::Instant;
 
 use crate::driver::router::{RequestError, Router};
 use crate::driver::tickets::TicketAnswer;
 
 impl Router {
     /// Changes the replicas of a region that this store leads, once the change is applied here.
-    /// `conf_version` is the version of its replicas that the change is for.
+    /// `conf_version` is the version of its replicas that the change is for; the log has a line for
+    /// the change, with `cause`.
     ///
     /// # Errors
     ///
@@ -25,7 +27,9 @@ impl Router {
         region: RegionId,
         conf_version: u64,
         change: MembershipChange,
+        cause: &str,
     ) -> Result<(), RequestError> {
+        let began = Instant::now();
         let Some(now) = self.descriptor(region) else {
             return Err(RequestError::Rejected(Reject::RegionNotFound(region)));
         };
@@ -36,13 +40,44 @@ impl Router {
         let command = MembershipCommand { epoch, change };
         let event = |ticket| Event::ChangeMembership { region, ticket, command: command.clone() };
         match self.ask(region, 0, event, RequestError::Undecided).await? {
-            TicketAnswer::Applied(ApplyOutcome::Done) => Ok(()),
+            TicketAnswer::Applied(ApplyOutcome::Done) => {
+                // The store answers before the shard hears of it.
+                let epoch = command.apply(&now).map_or(epoch, |next| next.epoch);
+                tracing::info!(
+                    %region, version = epoch.version, conf_version = epoch.conf_version,
+                    change = words(&command.change), ms = began.elapsed().as_millis(), cause,
+                    "the members of a region changed"
+                );
+                Ok(())
+            }
             TicketAnswer::Applied(ApplyOutcome::Rejected(reject)) => {
                 Err(RequestError::Rejected(refusal(reject)))
             }
             TicketAnswer::Rejected(reject) => Err(RequestError::Rejected(reject)),
             other => unreachable!("a change of replicas ended as {other:?}"),
         }
+    }
+}
+
+/// A change for the log.
+fn words(change: &MembershipChange) -> String {
+    let list = |ids: &[PeerId]| -> String {
+        let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
+        ids.join(", ")
+    };
+    match change {
+        MembershipChange::Add(peer) => format!("learner {} on store {}", peer.id, peer.store),
+        MembershipChange::Vote { promoted, demoted } if demoted.is_empty() => {
+            format!("{} vote", list(promoted))
+        }
+        MembershipChange::Vote { promoted, demoted } if promoted.is_empty() => {
+            format!("{} vote no more", list(demoted))
+        }
+        MembershipChange::Vote { promoted, demoted } => {
+            format!("{} vote, {} no more", list(promoted), list(demoted))
+        }
+        MembershipChange::LeaveJoint => "the joint configuration is left".to_owned(),
+        MembershipChange::Remove(id) => format!("{id} is removed"),
     }
 }
 

@@ -31,7 +31,7 @@ use crate::driver::id_pool::IdPool;
 use crate::driver::mailbox::Lane;
 use crate::driver::routes::RoutingTable;
 pub use crate::driver::routes::{Leadership, RouteChange};
-use crate::driver::shard_message::{Mailboxes, ShardMessage};
+use crate::driver::shard_message::ShardMessage;
 use crate::driver::tickets::{PendingRequest, TicketAnswer};
 use crate::failure::NodeFailure;
 
@@ -302,11 +302,6 @@ impl Router {
     /// The ranges and leaders of the regions here.
     pub(super) fn routes(&self) -> &RoutingTable {
         &self.shared.context.routes
-    }
-
-    /// The mailboxes of the shards.
-    pub(super) fn mailboxes(&self) -> &Mailboxes {
-        &self.shared.context.mailboxes
     }
 
     /// When a request that comes now is given up.

@@ -203,7 +203,7 @@ impl<O: MessageSink> EffectSinks<O> {
         let created = effects.created.iter().map(|new| new.descriptor.clone());
         let ranges: Vec<_> = effects.ranges.drain(..).chain(created).collect();
         for range in &ranges {
-            tracing::info!(region = %range.id, version = range.epoch.version, "a range is new");
+            tracing::debug!(region = %range.id, version = range.epoch.version, "a range is new");
         }
         // Behind the log's queue: all that a new replica writes lies behind its birth. Before the
         // routes: a request that finds one of the new regions comes to its shard behind this.

@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 use flotilla_region::{
-    Descriptor, Event, PeerId, RegionId, Reject, SPLIT_CHILDREN_MAX, Space, SplitCommand,
+    Descriptor, Epoch, Event, PeerId, RegionId, RegionSize, Reject, SPLIT_CHILDREN_MAX, Space,
+    SplitCommand,
 };
 use flotilla_store::{ApplyOutcome, ApplyReject, ReadError};
+use tokio::time::Instant;
 
 use crate::driver::router::{RequestError, Router};
 use crate::driver::tickets::TicketAnswer;
@@ -15,7 +17,7 @@ impl Router {
     /// begins is a border already.
     ///
     /// More keys than one split takes are carried out by several, one after the other: after an
-    /// error some of them may have been carried out.
+    /// error some of them may have been carried out. The log has a line for each, with `cause`.
     ///
     /// # Errors
     ///
@@ -27,13 +29,22 @@ impl Router {
         &self,
         region: RegionId,
         keys: &[Bytes],
+        cause: &str,
     ) -> Result<Vec<Descriptor>, RequestError> {
         let parent = self.client_region(region)?;
         let borders = SplitCommand::borders(&parent, keys).map_err(RequestError::Rejected)?;
         let mut parts = vec![parent];
         for borders in borders.chunks(SPLIT_CHILDREN_MAX) {
             let parent = parts.pop().expect("the region itself is always the last");
-            parts.extend(self.split_once(&parent, borders).await?);
+            let began = Instant::now();
+            let bytes = self.region_size(region).map(|size| size.bytes);
+            let made = self.split_once(&parent, borders).await?;
+            let Epoch { version, conf_version } = made[made.len() - 1].epoch;
+            tracing::info!(
+                %region, version, conf_version, parts = made.len(), bytes,
+                ms = began.elapsed().as_millis(), cause, "a region was split"
+            );
+            parts.extend(made);
         }
         Ok(parts)
     }
@@ -49,6 +60,12 @@ impl Router {
         parts: usize,
     ) -> Result<Vec<Bytes>, ReadError> {
         self.store().read().region(region, None)?.split_keys(parts)
+    }
+
+    /// How large a region is, if it is here and can be read. For operators.
+    pub(crate) fn region_size(&self, region: RegionId) -> Option<RegionSize> {
+        let size = self.store().read().region(region, None).and_then(|rows| rows.size());
+        size.ok()
     }
 
     /// A region of clients with a replica here.

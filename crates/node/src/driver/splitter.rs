@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use flotilla_region::{SplitReason, SplitWish};
-use tokio::time::Instant;
 
 use crate::driver::router::Router;
 use crate::driver::split_wishes::SplitWishes;
@@ -13,7 +12,7 @@ use crate::driver::split_wishes::SplitWishes;
 pub(crate) async fn run(router: Router, wishes: Arc<SplitWishes>) {
     loop {
         let wish = wishes.next().await;
-        let (region, began) = (wish.region, Instant::now());
+        let region = wish.region;
         let (keys, cause) = match keys(&router, wish) {
             Ok(Some(found)) => found,
             // The region is not as it was when the wish was made.
@@ -23,13 +22,9 @@ pub(crate) async fn run(router: Router, wishes: Arc<SplitWishes>) {
                 continue;
             }
         };
-        match router.split(region, &keys).await {
-            Ok(parts) => {
-                let (parts, ms) = (parts.len(), began.elapsed().as_millis());
-                tracing::info!(%region, parts, cause, ms = %ms, "region split");
-            }
-            // It is tried again, if the leader still wants it.
-            Err(error) => tracing::info!(%region, cause, "region not split: {error:?}"),
+        // It is tried again, if the leader still wants it.
+        if let Err(error) = router.split(region, &keys, cause).await {
+            tracing::info!(%region, cause, "a region was not split: {error:?}");
         }
     }
 }

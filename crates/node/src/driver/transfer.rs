@@ -6,14 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flotilla_identity::SYSTEM_REGION;
-use flotilla_region::{Event, Peer, PeerId, RegionId, Reject, StoreId, TransferError};
+use flotilla_region::{Epoch, Event, Peer, PeerId, RegionId, Reject, StoreId, TransferError};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use crate::driver::mailbox::Lane;
 use crate::driver::router::{RequestError, Router};
-use crate::driver::shard_message::ShardMessage;
 use crate::driver::tickets::TicketAnswer;
 
 /// Transfers at once while a store stops: many enough to be quick, few enough that no shard and no
@@ -21,13 +19,13 @@ use crate::driver::tickets::TicketAnswer;
 const AT_ONCE_MAX: usize = 256;
 /// Between two looks at the regions that could not be handed over.
 const RETRY: Duration = Duration::from_millis(20);
-/// Bytes that a transfer counts for in a shard's mailbox.
-const TRANSFER_BYTES: usize = 64;
+/// The cause of transfers of a store that is told to stop.
+const STOPS: &str = "the store stops";
 
 impl Router {
     /// Has another replica lead the region: the one on store `to`, or the one that lacks least of
     /// the log. Returns the leader once another one leads. Writes wait meanwhile, and reads ask a
-    /// quorum.
+    /// quorum. The log has a line for the transfer, with `cause`.
     ///
     /// # Errors
     ///
@@ -42,25 +40,37 @@ impl Router {
         &self,
         region: RegionId,
         to: Option<StoreId>,
+        cause: &str,
     ) -> Result<Peer, RequestError> {
+        let began = Instant::now();
         let to = match to {
             None => None,
             Some(store) => Some(self.peer_on(region, store)?),
         };
         let event = |ticket| Event::TransferLeader { region, to, ticket: Some(ticket) };
         match self.ask(region, 0, event, RequestError::Undecided).await? {
-            TicketAnswer::Transferred(leader) => Ok(leader),
+            TicketAnswer::Transferred(leader) => {
+                let epoch = self.descriptor(region).map(|found| found.epoch);
+                let Epoch { version, conf_version } = epoch.unwrap_or_default();
+                tracing::info!(
+                    %region, version, conf_version, to = %leader.store,
+                    ms = began.elapsed().as_millis(), cause, "a leader was transferred"
+                );
+                Ok(leader)
+            }
             TicketAnswer::Rejected(reject) => Err(RequestError::Rejected(reject)),
             other => unreachable!("a transfer ended as {other:?}"),
         }
     }
 
-    /// Asks for a transfer without waiting for what comes of it: roles tell.
-    pub(crate) async fn request_transfer(&self, region: RegionId, to: PeerId) {
-        let event = Event::TransferLeader { region, to: Some(to), ticket: None };
-        let mailbox = self.mailboxes().of(region);
-        // An error means that the node stops.
-        let _ = mailbox.send(Lane::Urgent, ShardMessage::Event(event), TRANSFER_BYTES).await;
+    /// Begins a transfer, and does not wait for what comes of it: roles tell.
+    pub(crate) fn begin_transfer(&self, region: RegionId, to: StoreId, cause: &'static str) {
+        let router = self.clone();
+        tokio::spawn(async move {
+            if let Err(error) = router.transfer_leader(region, Some(to), cause).await {
+                tracing::debug!(%region, %to, cause, "no leader was transferred: {error:?}");
+            }
+        });
     }
 
     fn peer_on(&self, region: RegionId, store: StoreId) -> Result<PeerId, RequestError> {
@@ -121,7 +131,7 @@ impl Router {
             let (router, places) = (self.clone(), Arc::clone(&places));
             transfers.spawn(async move {
                 let _place = places.acquire_owned().await.expect("it is never closed");
-                let transfer = timeout_at(until, router.transfer_leader(region, None)).await;
+                let transfer = timeout_at(until, router.transfer_leader(region, None, STOPS)).await;
                 match transfer {
                     Ok(Ok(_)) => Some((region, true)),
                     // It goes when the others end, or stays; there is no use in waiting.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use flotilla_identity::{
     BootstrapRequest, BootstrapResponse, ClusterSettings, Handshake, HelloDecision, MemberId,
-    RunReport, StoreHello, StoreIdentity, StoreRegistry, StoreRun, StoreUuid, member_answer,
+    RunReport, StoreHello, StoreIdentity, StoreRegistry, StoreRun, StoreUuid, TRANSFER_LEVEL,
+    member_answer,
 };
 use flotilla_proto::peers;
 use flotilla_proto::peers::peers_client::PeersClient;
@@ -200,6 +201,15 @@ impl Membership {
     /// The version of that.
     pub(crate) fn registry_version(&self) -> u64 {
         self.shared.handshake.lock().registry().version
+    }
+
+    /// Whether leadership may be transferred.
+    ///
+    /// # Errors
+    ///
+    /// Why not, in words.
+    pub(crate) fn check_transfers(&self) -> Result<(), String> {
+        check_transfers(self.registry().level)
     }
 
     /// The last start of another store that this one knows of: by its handshake, or by the
@@ -406,10 +416,33 @@ impl Membership {
     }
 }
 
+/// `level`: the lowest of the cluster's stores.
+fn check_transfers(level: u64) -> Result<(), String> {
+    if level >= TRANSFER_LEVEL {
+        return Ok(());
+    }
+    Err(format!(
+        "a store of the cluster runs a version that takes no part in transfers of leadership: the \
+         feature level is {level}, and {TRANSFER_LEVEL} is needed"
+    ))
+}
+
 /// The outcome of a greeting.
 enum HelloOutcome {
     Accepted,
     Unconfirmed,
     Refused(String),
     Stopping,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leadership_is_transferred_once_all_stores_know_how() {
+        let early = check_transfers(TRANSFER_LEVEL - 1).unwrap_err();
+        assert!(early.contains("the feature level is 2, and 3 is needed"), "{early}");
+        assert_eq!(check_transfers(TRANSFER_LEVEL), Ok(()));
+    }
 }

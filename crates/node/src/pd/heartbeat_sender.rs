@@ -14,7 +14,7 @@ use flotilla_proto::peers::placement_client::PlacementClient;
 use flotilla_proto::peers::{
     LeaderTransfer, RegionLeader, ReportRequest, ReportResponse, StepAnswer,
 };
-use flotilla_region::{Descriptor, PeerId, RegionId, RoleChange, SPLIT_TERM, StoreId};
+use flotilla_region::{Descriptor, RegionId, RoleChange, SPLIT_TERM, StoreId};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
@@ -27,6 +27,9 @@ use super::step_runner::StepRunner;
 use crate::driver::router::RouteChange;
 use crate::membership::{KnownStore, labels_to_wire, run_to_wire, uuid_to_wire};
 use crate::net::dial;
+
+/// The cause of transfers that placement asks for between its other steps.
+const BALANCE: &str = "placement spreads the leaders";
 
 /// The heartbeat interval. Several intervals fit into the silence that placement tolerates.
 const WORD: Duration = Duration::from_millis(300);
@@ -155,7 +158,7 @@ impl HeartbeatSession {
                     if !registry.is_empty() {
                         self.learn(&registry).await;
                     }
-                    self.carry_out(transfers).await;
+                    self.carry_out(transfers);
                     steps.into_iter().for_each(|step| self.steps.run(step));
                     if wants_full { self.everything() } else { self.report(Vec::new(), false) }
                 }
@@ -165,15 +168,17 @@ impl HeartbeatSession {
     }
 
     /// Hands over what placement wants led elsewhere. The region decides whether that can be.
-    async fn carry_out(&self, transfers: Vec<LeaderTransfer>) {
+    fn carry_out(&self, transfers: Vec<LeaderTransfer>) {
         let shared = &self.context.shared;
-        if *shared.stopping.borrow() {
+        if *shared.stopping.borrow() || transfers.is_empty() {
             return;
         }
+        if let Err(why) = shared.membership.check_transfers() {
+            return tracing::debug!("no leader is transferred: {why}");
+        }
         for LeaderTransfer { region_id, to } in transfers {
-            let (region, to) = (RegionId(region_id), to.unwrap_or_default());
-            tracing::debug!(%region, to = to.store_id, "placement has a leader transferred");
-            shared.router.request_transfer(region, PeerId(to.id)).await;
+            let to = StoreId(to.unwrap_or_default().store_id);
+            shared.router.begin_transfer(RegionId(region_id), to, BALANCE);
         }
     }
 

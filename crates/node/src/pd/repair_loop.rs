@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use flotilla_identity::SYSTEM_REGION;
-use flotilla_placement::{MembershipStep, ReplicaStep};
+use flotilla_placement::{MembershipStep, RepairReason, ReplicaStep};
 use flotilla_proto::metapb;
 use flotilla_proto::peers::{self, LeaveJoint, VoteChange, replica_step};
 
@@ -39,8 +39,9 @@ async fn look(pd_leader: &Arc<PdLeader>) {
         repair.look(now_ms, view, here)
     });
     pd_leader.set_busy(repair.busy());
-    for ReplicaStep { region, from_store, conf_version, step } in steps {
-        tracing::info!(region, store = from_store, ?step, "replicas are to be changed");
+    for (ReplicaStep { region, from_store, conf_version, step }, reason) in steps {
+        // The store that carries it out says so in its log.
+        tracing::debug!(region, store = from_store, ?step, "replicas are to be changed");
         let step = match step {
             MembershipStep::Add { store } => {
                 // Above all that were given before, so above the peer floor of the region. It is
@@ -57,7 +58,8 @@ async fn look(pd_leader: &Arc<PdLeader>) {
                 replica_step::Step::Transfer(peer(to.id, to.store))
             }
         };
-        let step = peers::ReplicaStep { region_id: region, conf_version, step: Some(step) };
+        let (step, cause) = (Some(step), reason.map_or("", RepairReason::words).to_owned());
+        let step = peers::ReplicaStep { region_id: region, conf_version, step, cause };
         repair.wait(pd_leader.now_ms(), from_store, step);
     }
 }

@@ -1,6 +1,6 @@
 //! Repair in a term of placement, and its steps until the stores that lead the regions report.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flotilla_identity::{StoreRegistry, StoreState};
 use flotilla_placement::{
@@ -174,9 +174,21 @@ impl ReplicaRepair {
         state.row = Some(row);
     }
 
-    /// The steps to be asked for now.
-    pub(super) fn look(&self, now_ms: u64, view: &ClusterView, here: u64) -> Vec<ReplicaStep> {
-        self.state.lock().repairer.propose(now_ms, view, here)
+    /// The steps to be asked for now, each with its reason.
+    pub(super) fn look(
+        &self,
+        now_ms: u64,
+        view: &ClusterView,
+        here: u64,
+    ) -> Vec<(ReplicaStep, Option<RepairReason>)> {
+        let mut state = self.state.lock();
+        let steps = state.repairer.propose(now_ms, view, here);
+        let reasons: BTreeMap<_, _> = state.repairer.under_way().collect();
+        let with_reason = |step: ReplicaStep| {
+            let reason = reasons.get(&step.region).copied();
+            (step, reason)
+        };
+        steps.into_iter().map(with_reason).collect()
     }
 
     /// The regions whose replicas are being changed.

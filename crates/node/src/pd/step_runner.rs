@@ -36,10 +36,10 @@ impl StepRunner {
     /// Begins to carry a step out.
     pub(super) fn run(&self, step: ReplicaStep) {
         let (router, answers) = (self.router.clone(), self.answers.clone());
-        let level = self.membership.registry().level;
+        let membership = self.membership.clone();
         tokio::spawn(async move {
             let region_id = step.region_id;
-            let result = carry_out(&router, level, step).await;
+            let result = carry_out(&router, &membership, step).await;
             tracing::debug!(region_id, ?result, "placement has replicas changed");
             let (refused, reason) = match result {
                 Ok(()) => (false, String::new()),
@@ -59,9 +59,14 @@ struct NotDone {
     reason: String,
 }
 
-/// `level`: the lowest feature level of the cluster's stores.
-async fn carry_out(router: &Router, level: u64, step: ReplicaStep) -> Result<(), NotDone> {
-    let ReplicaStep { region_id, conf_version, step } = step;
+async fn carry_out(
+    router: &Router,
+    membership: &Membership,
+    step: ReplicaStep,
+) -> Result<(), NotDone> {
+    let ReplicaStep { region_id, conf_version, step, cause } = step;
+    // A leader of placement of an earlier version gives none.
+    let cause = if cause.is_empty() { "placement" } else { &cause };
     let region = RegionId(region_id);
     let change = match step.ok_or_else(|| unknown("it names no change"))? {
         Step::Add(peer) => MembershipChange::Add(peer_from_wire(&peer)),
@@ -72,16 +77,20 @@ async fn carry_out(router: &Router, level: u64, step: ReplicaStep) -> Result<(),
         Step::LeaveJoint(_) => MembershipChange::LeaveJoint,
         Step::Remove(id) => MembershipChange::Remove(PeerId(id)),
         Step::Transfer(peer) => {
-            let transfer = router.transfer_leader(region, Some(StoreId(peer.store_id))).await;
+            let passing = |reason| NotDone { is_final: false, reason };
+            membership.check_transfers().map_err(passing)?;
+            let transfer =
+                router.transfer_leader(region, Some(StoreId(peer.store_id)), cause).await;
             return transfer.map(|_| ()).map_err(|error| later(&error));
         }
     };
-    check_level(level)?;
-    let changed = router.change_membership(region, conf_version, change).await;
+    check_level(membership.registry().level)?;
+    let changed = router.change_membership(region, conf_version, change, cause).await;
     changed.map_err(|error| not_done(&error))
 }
 
-/// A store that does not know the entries of such a change would stop at the first.
+/// A store that does not know the entries of such a change would stop at the first. `level`: the
+/// lowest of the cluster's stores.
 fn check_level(level: u64) -> Result<(), NotDone> {
     if level >= MEMBERSHIP_LEVEL {
         return Ok(());

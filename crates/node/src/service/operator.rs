@@ -11,11 +11,13 @@ use flotilla_region::{Peer, RegionId, Reject, StoreId, TransferError};
 use tonic::{Request, Response, Status};
 
 use crate::driver::router::{RequestError, Router};
+use crate::membership::Membership;
 use crate::pd::RepairRequests;
 
 /// Serves `flotilla.peers.Operator`.
 pub(crate) struct OperatorServer {
     pub(crate) router: Router,
+    pub(crate) membership: Membership,
     pub(crate) repair: RepairRequests,
 }
 
@@ -27,7 +29,12 @@ impl Operator for OperatorServer {
     ) -> Result<Response<TransferLeaderResponse>, Status> {
         let TransferLeaderRequest { region_id, to_store } = request.into_inner();
         let to = (to_store != 0).then_some(StoreId(to_store));
-        let response = match self.router.transfer_leader(RegionId(region_id), to).await {
+        if let Err(why) = self.membership.check_transfers() {
+            let refusal = format!("region {region_id}: {why}");
+            return Ok(Response::new(TransferLeaderResponse { refusal, ..Default::default() }));
+        }
+        let response = match self.router.transfer_leader(RegionId(region_id), to, "asked for").await
+        {
             Ok(leader) => TransferLeaderResponse {
                 leader: Some(peer_to_wire(leader)),
                 ..TransferLeaderResponse::default()

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use flotilla_proto::peers::status_server::Status as StatusService;
 use flotilla_proto::{metapb, peers};
-use flotilla_region::{Descriptor, Role, Shard, Space, Status};
+use flotilla_region::{Descriptor, RegionId, Role, Shard, Space, Status};
 use tokio::sync::oneshot;
 use tonic::{Request, Response};
 
@@ -81,7 +81,7 @@ impl StatusService for StatusServer {
         rest.retain(|descriptor| descriptor.id.0 > request.after_region_id);
         let more = rest.len() > limit;
         rest.truncate(limit);
-        let regions = self.look(rest).await?;
+        let regions = self.measure(self.look(rest).await?).await?;
         let store_id = self.membership.id().store.0;
         Ok(Response::new(peers::RegionsResponse { store_id, regions, more }))
     }
@@ -144,6 +144,25 @@ impl StatusServer {
         regions.sort_by_key(|status| status.region.as_ref().map(|region| region.id));
         Ok(regions)
     }
+
+    /// Adds the sizes of the regions that are led here: one of all replicas tells it.
+    async fn measure(
+        &self,
+        mut regions: Vec<peers::RegionStatus>,
+    ) -> Result<Vec<peers::RegionStatus>, tonic::Status> {
+        let router = self.router.clone();
+        // On a thread that may block: the pages may have to be read.
+        let measured = tokio::task::spawn_blocking(move || {
+            let leads = |status: &&mut peers::RegionStatus| status.role() == peers::Role::Leader;
+            for status in regions.iter_mut().filter(leads) {
+                let id = status.region.as_ref().map_or(0, |region| region.id);
+                let size = router.region_size(RegionId(id));
+                (status.bytes, status.keys) = size.map(|it| (it.bytes, it.keys)).unzip();
+            }
+            regions
+        });
+        measured.await.map_err(|_| tonic::Status::unavailable("the store stops"))
+    }
 }
 
 fn to_wire(region: &Descriptor, status: &Status) -> peers::RegionStatus {
@@ -166,5 +185,7 @@ fn to_wire(region: &Descriptor, status: &Status) -> peers::RegionStatus {
         committed: status.commit.0,
         log_first: status.first.0,
         log_last: status.last.0,
+        bytes: None,
+        keys: None,
     }
 }

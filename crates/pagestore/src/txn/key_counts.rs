@@ -77,6 +77,16 @@ impl TreeMut<'_> {
         Ok(high.keys.saturating_sub(low.keys))
     }
 
+    /// As [`Tree::bytes`], with what the transaction has written.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tree::count`].
+    pub fn bytes(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Result<u64> {
+        let (low, high) = edges(&*self.pages, self.entry.child(), start, end)?;
+        Ok(high.units.saturating_sub(low.units) * UNIT_BYTES as u64)
+    }
+
     /// As [`Tree::nth`], with what the transaction has written.
     ///
     /// # Errors

@@ -24,8 +24,12 @@ pub struct Installed {
     pub index: Index,
     /// How many rows there are.
     pub rows: u64,
+    /// The bytes of their keys and values.
+    pub bytes: u64,
     /// How many rows of the replica were removed.
     pub rows_removed: u64,
+    /// Whether the replica had data before.
+    pub had_data: bool,
 }
 
 /// Puts a snapshot in and publishes it.
@@ -72,7 +76,8 @@ pub(crate) fn install(
     log.note_install(region, peer, index, task.hard_state);
     ranges.install(old_range, descriptor);
     txn.publish()?;
-    Ok(Installed { region, peer, index, rows, rows_removed })
+    let had_data = before.is_some();
+    Ok(Installed { region, peer, index, rows, bytes: staged.bytes, rows_removed, had_data })
 }
 
 /// R16, against the rows as this transaction has them.

@@ -83,6 +83,8 @@ pub(crate) struct CompleteStage {
     pub(crate) to: PeerId,
     pub(crate) head: SnapshotHead,
     pub(crate) rows: BuiltTree,
+    /// Bytes of keys and values.
+    pub(crate) bytes: u64,
 }
 
 impl SnapshotStages {
@@ -191,7 +193,8 @@ impl SnapshotStages {
         let StageTree::Whole(rows) = std::mem::replace(&mut stage.tree, StageTree::Taken) else {
             return None;
         };
-        Some(CompleteStage { to: stage.to, head: stage.head.clone(), rows })
+        let bytes = stage.received.bytes;
+        Some(CompleteStage { to: stage.to, head: stage.head.clone(), rows, bytes })
     }
 }
 

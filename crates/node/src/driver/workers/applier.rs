@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use flotilla_region::{ApplyTask, EndTask, Event, InstallTask, StageId};
-use flotilla_store::{Error, Store};
+use flotilla_region::{ApplyTask, EndTask, Epoch, Event, InstallTask, PeerId, StageId};
+use flotilla_store::{Ended, Error, Installed, Store};
 
 use super::checkpointer::CheckpointSignal;
 use super::work_queue::WorkQueue;
@@ -119,14 +119,20 @@ impl Applier {
     /// Ends a replica. Its slot has no successor until a durable root has that, so the next
     /// checkpoint comes at once.
     fn end(&self, task: &EndTask) -> Result<(), Error> {
+        let began = Instant::now();
         let ended = self.store.end(task)?;
         // From now on reads find no rows: nor do requests find the region.
         if ended.region.is_some() {
             self.routes.end(task.region);
         }
         if !ended.replicas.is_empty() {
+            let epoch = ended.region.as_ref().map(|region| region.epoch);
+            let Epoch { version, conf_version } = epoch.unwrap_or_default();
             tracing::info!(
-                region = %task.region, peer = %task.peer, rows = ended.rows_removed, "ended"
+                region = %task.region, version, conf_version, peer = %task.peer,
+                rows = ended.rows_removed, bytes = ended.bytes_removed,
+                ms = began.elapsed().as_millis(), cause = end_cause(&ended, task.peer),
+                "a replica ended"
             );
         }
         self.signal.demand();
@@ -141,10 +147,29 @@ impl Applier {
         let (region, epoch) = (task.head.descriptor.id, task.head.descriptor.epoch);
         tracing::info!(
             %region, version = epoch.version, conf_version = epoch.conf_version,
-            index = %installed.index, rows = installed.rows, rows_removed = installed.rows_removed,
-            ms = began.elapsed().as_millis(), "a snapshot was installed"
+            peer = %task.peer, index = %installed.index, rows = installed.rows,
+            bytes = installed.bytes, rows_removed = installed.rows_removed,
+            ms = began.elapsed().as_millis(), cause = install_cause(&installed),
+            "a snapshot was installed"
         );
         self.signal.demand();
         Ok(())
+    }
+}
+
+/// Why a replica has ended, by the region as that replica had it at its end.
+fn end_cause(ended: &Ended, peer: PeerId) -> &'static str {
+    match &ended.region {
+        None => "it has no data, and another store says that it is gone",
+        Some(region) if region.peer(peer).is_some() => "another store says that it is gone",
+        Some(_) => "the region removed it",
+    }
+}
+
+/// Why a snapshot came.
+fn install_cause(installed: &Installed) -> &'static str {
+    match installed.had_data {
+        true => "the replica lacked entries that the leader's log has no more",
+        false => "the replica is new",
     }
 }

@@ -62,11 +62,11 @@ impl RawKv {
         }
         let time_limit = checked.time_limit;
         let split = async {
-            let keys = match split_keys.is_empty() {
-                true => self.halves(id)?,
-                false => split_keys,
+            let (keys, cause) = match split_keys.is_empty() {
+                true => (self.halves(id)?, "asked for in halves"),
+                false => (split_keys, "asked for at keys"),
             };
-            let split = self.router().split(id, &keys).await;
+            let split = self.router().split(id, &keys, cause).await;
             split.map_err(|error| RequestFailure::from_router(id, error))
         };
         let regions = match time_limit {

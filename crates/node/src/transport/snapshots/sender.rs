@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use flotilla_proto::peers;
 use flotilla_proto::peers::peers_client::PeersClient;
 use flotilla_proto::peers::{SnapshotOutcome, SnapshotPart, SnapshotVerdict};
-use flotilla_region::{Envelope, Event, PeerId, RegionId, SnapshotSend, StoreId};
+use flotilla_region::{Envelope, Epoch, Event, Index, PeerId, RegionId, SnapshotSend, StoreId};
 use flotilla_store::{SnapshotEnd, Store};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -67,6 +67,13 @@ enum SendError {
     TooSlow(Duration),
 }
 
+/// A snapshot that the receiver has whole.
+struct SentSnapshot {
+    epoch: Epoch,
+    index: Index,
+    bytes: u64,
+}
+
 impl SnapshotSender {
     /// A sender of `store`'s snapshots, at `bytes_per_s` at most.
     pub(crate) fn new(
@@ -99,22 +106,29 @@ impl SnapshotSender {
         }
     }
 
-    fn note(&self, report: &SendReport, sent: &Result<u64, SendError>, took: Duration) {
+    fn note(&self, report: &SendReport, sent: &Result<SentSnapshot, SendError>, took: Duration) {
         let (region, to, ms) = (report.region, report.to, took.as_millis());
         match sent {
-            Ok(bytes) => tracing::info!(
-                %region, %to, bytes, ms,
-                "a snapshot was sent: the replica lacks entries that the log has no more"
-            ),
+            Ok(SentSnapshot { epoch: Epoch { version, conf_version }, index, bytes }) => {
+                tracing::info!(
+                    %region, version, conf_version, peer = %to, store = %report.to_store, %index,
+                    bytes, ms, cause = "the replica lacks entries that the log has no more",
+                    "a snapshot was sent"
+                );
+            }
             Err(error @ (SendError::NoSlot | SendError::Refused(..))) => {
                 tracing::debug!(%region, %to, ms, "a snapshot is not sent: {error}");
             }
             Err(error) => tracing::warn!(%region, %to, ms, "a snapshot was not sent: {error}"),
         }
-        self.counts.count_snapshot_sent(sent.as_ref().ok().copied());
+        self.counts.count_snapshot_sent(sent.as_ref().ok().map(|sent| sent.bytes));
     }
 
-    async fn send(&self, send: SnapshotSend, report: &SendReport) -> Result<u64, SendError> {
+    async fn send(
+        &self,
+        send: SnapshotSend,
+        report: &SendReport,
+    ) -> Result<SentSnapshot, SendError> {
         // In the order in which they were asked for.
         let slot = tokio::time::timeout(SLOT_WAIT, self.slots.acquire()).await;
         let Ok(Ok(_slot)) = slot else { return Err(SendError::NoSlot) };
@@ -131,7 +145,9 @@ impl SnapshotSender {
         let deadline = DEADLINE_LEAST + Duration::from_secs(seconds);
         let sent = self.stream(envelope, &mut source, report);
         let sent = tokio::time::timeout(deadline, sent).await;
-        sent.unwrap_or(Err(SendError::TooSlow(deadline)))
+        let bytes = sent.unwrap_or(Err(SendError::TooSlow(deadline)))?;
+        let (epoch, index) = (source.head.descriptor.epoch, source.head.index);
+        Ok(SentSnapshot { epoch, index, bytes })
     }
 
     /// Streams the rows of `source`; how many bytes there were.
@@ -267,6 +283,7 @@ struct SendReport {
     region: RegionId,
     from: PeerId,
     to: PeerId,
+    to_store: StoreId,
     number: u64,
     ok: bool,
 }
@@ -275,11 +292,12 @@ impl SendReport {
     fn new(mailboxes: &Mailboxes, send: &SnapshotSend) -> Self {
         let SnapshotSend { number, envelope } = send;
         let (region, from, to) = (envelope.region, envelope.from.id, envelope.to.id);
-        Self { mailboxes: mailboxes.clone(), region, from, to, number: *number, ok: false }
+        let (mailboxes, to_store) = (mailboxes.clone(), envelope.to.store);
+        Self { mailboxes, region, from, to, to_store, number: *number, ok: false }
     }
 
     /// The receiver takes the rows, which are as of this entry.
-    fn begun(&self, index: flotilla_region::Index) {
+    fn begun(&self, index: Index) {
         let &Self { region, from, to, number, .. } = self;
         self.mailboxes.complete_all([Event::SnapshotBegun { region, from, to, number, index }]);
     }
@@ -296,7 +314,7 @@ impl Drop for SendReport {
 mod tests {
     use std::collections::VecDeque;
 
-    use flotilla_region::{Descriptor, Epoch, Message, MessageKind, Peer, Space, Term};
+    use flotilla_region::{Descriptor, Message, MessageKind, Peer, Space, Term};
     use flotilla_vfs::fault::FaultFs;
 
     use super::*;
@@ -326,7 +344,7 @@ mod tests {
             from: region.peers[0].address(),
             to: region.peers[1].address(),
             epoch: region.epoch,
-            gc_floor: flotilla_region::Index(0),
+            gc_floor: Index(0),
             range: None,
             message,
         };

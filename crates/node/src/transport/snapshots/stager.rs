@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use flotilla_proto::peers;
 use flotilla_proto::peers::{SnapshotOutcome, SnapshotVerdict};
-use flotilla_region::{Envelope, Event, RegionSize, StageId};
+use flotilla_region::{Envelope, Event, RegionSize, SnapshotHead, StageId};
 use flotilla_store::{SnapshotEnd, StageOffer, Store};
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -87,7 +87,7 @@ impl SnapshotStager {
         let stage = self.begin(&envelope, size)?;
         let mut guard = StageGuard { store: &self.store, stage: Some(stage) };
         let from = envelope.from.store;
-        tracing::info!(region = %envelope.region, %from, bytes = size.bytes, "a snapshot comes");
+        tracing::debug!(region = %envelope.region, %from, bytes = size.bytes, "a snapshot comes");
         self.answer(SnapshotOutcome::SnapshotGo, 0, String::new());
         let (mut number, mut bytes) = (0, 0);
         let end = loop {
@@ -112,15 +112,22 @@ impl SnapshotStager {
         finished.or_else(|error| failed(error.to_string()))?;
         // From here on the region has it, and installs or discards it.
         guard.stage = None;
-        let region = envelope.region;
+        let (region, peer) = (envelope.region, envelope.to.id);
+        let head = snapshot_of(&envelope);
+        let (epoch, index) = (head.descriptor.epoch, head.index);
+        // Before the region has it: else the line that it is installed may come first.
+        tracing::info!(
+            %region, version = epoch.version, conf_version = epoch.conf_version, %peer, %index,
+            bytes, ms = began.elapsed().as_millis(), cause = format!("sent by store {from}"),
+            "a snapshot was received"
+        );
         self.mailboxes.complete_all([Event::SnapshotStaged { envelope, stage }]);
-        tracing::info!(%region, bytes, ms = began.elapsed().as_millis(), "a snapshot has come");
         Ok(bytes)
     }
 
     /// Has the store begin a stage, and waits if another region holds the range.
     fn begin(&self, envelope: &Envelope, size: RegionSize) -> Result<StageId, Refusal> {
-        let head = envelope.message.snapshot.as_ref().expect("an offer without one is refused");
+        let head = snapshot_of(envelope);
         let until = Instant::now() + HELD_WAIT;
         loop {
             let offered = self.store.begin_stage(envelope.to.id, head, size);
@@ -146,6 +153,10 @@ impl SnapshotStager {
         let verdict = SnapshotVerdict { outcome: outcome.into(), number, reason };
         let _ = self.answers.blocking_send(Ok(verdict));
     }
+}
+
+fn snapshot_of(envelope: &Envelope) -> &SnapshotHead {
+    envelope.message.snapshot.as_ref().expect("an offer without one is refused")
 }
 
 fn failed<T>(reason: String) -> Result<T, Refusal> {
