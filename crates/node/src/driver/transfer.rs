@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flotilla_dispatch::Lane;
 use flotilla_identity::SYSTEM_REGION;
 use flotilla_region::{Event, Peer, PeerId, RegionId, Reject, StoreId, TransferError};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use crate::driver::mailbox::Lane;
 use crate::driver::router::{RequestError, Router};
 use crate::driver::shard_message::ShardMessage;
 use crate::driver::tickets::TicketAnswer;
@@ -59,8 +59,9 @@ impl Router {
     pub(crate) async fn request_transfer(&self, region: RegionId, to: PeerId) {
         let event = Event::TransferLeader { region, to: Some(to), ticket: None };
         let mailbox = self.mailboxes().of(region);
+        let lane = Lane::of(&event).expect("a request has a lane");
         // An error means that the node stops.
-        let _ = mailbox.send(Lane::Urgent, ShardMessage::Event(event), TRANSFER_BYTES).await;
+        let _ = mailbox.send(lane, ShardMessage::Event(event), TRANSFER_BYTES).await;
     }
 
     fn peer_on(&self, region: RegionId, store: StoreId) -> Result<PeerId, RequestError> {
