@@ -97,7 +97,8 @@ impl Bench {
                 .expect("it opens");
         let stores = ClusterSpec::parse_stores("s1=127.0.0.1:1").expect("the list is well-formed");
         let (settings, uuid) = (ClusterSettings::default(), directory.identity().uuid);
-        let spec = ClusterSpec { stores, settings, regions: 1, cluster_id: 0 };
+        let spec =
+            ClusterSpec { stores, settings, regions: 1, split_keys: Vec::new(), cluster_id: 0 };
         let regions = vec![
             descriptor(SYSTEM_REGION, PeerId(101), Space::System),
             descriptor(PARENT.0, PARENT.1, Space::Raw),

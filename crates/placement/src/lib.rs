@@ -7,6 +7,7 @@
 //! - [`LeaderBalance`] proposes transfers of leadership, so that each store leads as many regions.
 //! - [`Repairer`] decides which stores should have the replicas of a region, and [`ReplicaPlan`]
 //!   the steps that bring them there.
+//! - [`TermFollower`] decides when a store begins and ends to lead placement.
 //! - [`check_loss`] says whether a store may be declared lost.
 //! - [`IdAllocator`] hands out numbers that are unique in the cluster.
 //! - [`Tso`] hands out timestamps that never go back.
@@ -24,6 +25,7 @@ mod repairer;
 mod replica_plan;
 mod route_table;
 pub mod rows;
+mod term_follower;
 mod tso;
 mod watermark;
 
@@ -42,5 +44,6 @@ pub use repairer::{
 pub use replica_plan::{MembershipStep, NEW_REPLICAS_MAX, PlanObstacle, PlannedStep, ReplicaPlan};
 pub use route_table::{RegionInfo, ReplicaInfo, ReplicaRole};
 pub use rows::{RowError, RowSwap, SwapResult};
+pub use term_follower::{TERM_RETRY_MS, TermFollower, TermStep};
 pub use tso::{LOGICAL_END, Timestamp, Tso, TsoError, WINDOW_MS};
 pub use watermark::HighWatermark;

@@ -1,5 +1,5 @@
-//! From keys to a split: where a region is cut at them, and the command with ids for the new regions.
-//! Drivers do the same for operators, for clients, and for what a leader wishes.
+//! From keys to a split: where a region is cut at them, and the command with ids for the new
+//! regions. Drivers do the same for operators, for clients, and for what a leader wishes.
 
 use bytes::Bytes;
 

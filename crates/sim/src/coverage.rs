@@ -31,8 +31,8 @@ pub struct Coverage {
     pub bounds: BoundsCoverage,
     /// Regions that were split.
     pub splits: SplitCoverage,
-    /// Splits that leaders wished for.
-    pub wishes: SplitWishCoverage,
+    /// Decisions of the driver.
+    pub driver: DriverCoverage,
     /// Snapshots, and replicas without data.
     pub snapshots: SnapshotCoverage,
     /// Leaders that handed over.
@@ -144,6 +144,63 @@ pub struct SplitCoverage {
     pub reads_turned_back: u64,
     /// Proposals and splits that had no effect because a split came before them.
     pub rejected: u64,
+}
+
+/// Sums over the decisions of the driver, which are the node's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverCoverage {
+    /// Splits that leaders wished for.
+    pub wishes: SplitWishCoverage,
+    /// Messages that waited for other stores, and for the shard.
+    pub queues: QueueCoverage,
+    /// Requests that waited for a leader.
+    pub waits: WaitCoverage,
+}
+
+impl AddAssign for DriverCoverage {
+    fn add_assign(&mut self, more: Self) {
+        self.wishes += more.wishes;
+        self.queues += more.queues;
+        self.waits += more.waits;
+    }
+}
+
+/// Sums over messages that wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCoverage {
+    /// Dropped because the queue to their store was full.
+    pub full: u64,
+    /// Kept for a store to which there was no link.
+    pub kept: u64,
+    /// Replicas whose entries were lost with a link.
+    pub lost: u64,
+    /// Left in their lane by a step because work was behind.
+    pub left: u64,
+}
+
+impl AddAssign for QueueCoverage {
+    fn add_assign(&mut self, more: Self) {
+        self.full += more.full;
+        self.kept += more.kept;
+        self.lost += more.lost;
+        self.left += more.left;
+    }
+}
+
+/// Sums over requests whose region had no leader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitCoverage {
+    /// Requests that waited.
+    pub requests: u64,
+    /// Tries of them.
+    pub retried: u64,
+}
+
+impl AddAssign for WaitCoverage {
+    fn add_assign(&mut self, more: Self) {
+        self.requests += more.requests;
+        self.retried += more.retried;
+    }
 }
 
 /// Sums over splits that leaders wished for.
@@ -329,7 +386,7 @@ impl AddAssign for Coverage {
         self.splits.several_at_once += more.splits.several_at_once;
         self.splits.reads_turned_back += more.splits.reads_turned_back;
         self.splits.rejected += more.splits.rejected;
-        self.wishes += more.wishes;
+        self.driver += more.driver;
         self.snapshots += more.snapshots;
         self.transfers.begun += more.transfers.begun;
         self.transfers.done += more.transfers.done;

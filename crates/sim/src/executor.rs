@@ -172,6 +172,11 @@ impl Executor {
         self.delays = delays;
     }
 
+    /// Pieces of work that wait: the longer of the two queues counts, as in the node.
+    pub(crate) fn backlog(&self) -> usize {
+        self.log.waiting.len().max(self.apply.waiting.len())
+    }
+
     /// The terms that the log has on disk.
     pub(crate) fn terms(&self) -> &SyncedTerms {
         &self.terms

@@ -26,7 +26,11 @@ use crate::terms::SyncedTerms;
 mod bootstrapping;
 mod comparing;
 mod handshakes;
+mod leader_waits;
+mod outgoing;
+mod power_cuts;
 mod receiving;
+mod requests;
 mod running;
 mod silence;
 mod snapshot_streams;
@@ -40,6 +44,9 @@ mod working;
 use bootstrapping::BootstrappingStore;
 pub(crate) use bootstrapping::OperatorFlags;
 use handshakes::HandshakeDriver;
+use leader_waits::LeaderWaits;
+use outgoing::OutgoingQueues;
+use power_cuts::PowerCuts;
 use running::RunningStore;
 use silence::SilentReplicas;
 use snapshot_streams::SnapshotStreams;
@@ -71,6 +78,10 @@ pub(crate) struct RunSettings {
     pub(crate) delays: TaskDelays,
     /// Bytes of a snapshot's chunks.
     pub(crate) chunk_bytes: usize,
+    /// Bytes of messages that wait for one stream.
+    pub(crate) queue_bytes_max: usize,
+    /// Pieces of unfinished work above which clients are left waiting.
+    pub(crate) backlog_max: usize,
 }
 
 pub(crate) struct SimNode {
@@ -199,7 +210,9 @@ impl SimNode {
             coverage += running.executor.coverage();
             coverage.snapshots += running.streams.coverage;
             coverage.membership += running.membership;
-            coverage.wishes += running.wishes;
+            coverage.driver.wishes += running.wishes;
+            coverage.driver.queues += running.outgoing.coverage;
+            coverage.driver.waits += running.waits.coverage;
             coverage.reads.by_lease += stats.reads_by_lease;
             coverage.reads.by_index += stats.reads_by_index;
             coverage.votes_withheld += stats.dropped.votes_withheld;
@@ -321,6 +334,7 @@ impl SimNode {
             })?;
         }
         let executor = Executor::new(store, self.rng.fork(), settings.delays, (terms, applied));
+        let rng = self.rng.fork();
         self.running = Some(RunningStore {
             shard,
             executor,
@@ -330,10 +344,9 @@ impl SimNode {
             inbox: Vec::new(),
             is_step_scheduled: false,
             wake: None,
-            lists_left: None,
-            cut_at_birth: None,
-            cut_at_arrow: None,
-            cut_in_flush: None,
+            outgoing: OutgoingQueues::new(settings.stores, settings.queue_bytes_max, rng),
+            waits: LeaderWaits::default(),
+            cuts: PowerCuts::default(),
             stall: Stall::default(),
             silent: SilentReplicas::default(),
             membership: MembershipCoverage::default(),
@@ -399,10 +412,10 @@ impl SimNode {
         self.has_disk_fault = true;
         match &mut self.running {
             Some(running) if operations.is_multiple_of(4) => {
-                running.lists_left = Some(operations as usize / 4 % LISTS);
+                running.cuts.lists_left = Some(operations as usize / 4 % LISTS);
             }
             Some(running) if operations.is_multiple_of(2) => {
-                running.cut_in_flush = Some(1 + operations / 2 % 2);
+                running.cuts.in_flush = Some(1 + operations / 2 % 2);
             }
             _ => self.fs.cut_power_after(operations),
         }
@@ -411,14 +424,14 @@ impl SimNode {
     /// Cuts the power between two lists of the next effects with a birth, or not any more.
     pub(crate) fn cut_at_birth(&mut self, lists: Option<usize>) {
         if let Some(running) = &mut self.running {
-            running.cut_at_birth = lists.map(|lists| lists % LISTS);
+            running.cuts.at_birth = lists.map(|lists| lists % LISTS);
         }
     }
 
     /// Cuts the power when an installation or an end passes an arrow, or not any more.
     pub(crate) fn cut_at_arrow(&mut self, arrow: Option<InstallArrow>) {
         if let Some(running) = &mut self.running {
-            running.cut_at_arrow = arrow;
+            running.cuts.at_arrow = arrow;
         }
     }
 

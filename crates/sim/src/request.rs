@@ -4,7 +4,7 @@ use bytes::Bytes;
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_region::{
     AdminCommand, Descriptor, Event, KeySpan, MembershipCommand, Peer, PeerId, RegionId, Reject,
-    RequestPrecondition, SplitCommand, Ticket,
+    RequestPrecondition, SplitCommand, Term, Ticket,
 };
 use flotilla_store::ApplyOutcome;
 
@@ -111,6 +111,8 @@ pub(crate) struct ClientRequest {
     /// The store that it goes to.
     pub(crate) store: usize,
     pub(crate) body: RequestBody,
+    /// The term that the region must not have left.
+    pub(crate) term: Option<Term>,
     /// Whether a replica that does not lead may serve it.
     pub(crate) follower: bool,
     pub(crate) forged: Option<ForgedField>,
@@ -140,6 +142,7 @@ impl ClientRequest {
             route: route.clone(),
             store,
             body,
+            term: None,
             follower: false,
             forged: None,
             state: RequestState::Sent,
@@ -209,7 +212,7 @@ impl ClientRequest {
         let peer = region.peer_on(layout::id(self.store)).map(|peer| peer.id);
         let mut precondition = RequestPrecondition {
             peer,
-            term: None,
+            term: self.term,
             version: Some(region.epoch.version),
             conf_version: Some(region.epoch.conf_version),
             span: self.span(),

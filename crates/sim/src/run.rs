@@ -121,8 +121,13 @@ pub(crate) fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
             notify_us_max: 300,
         },
         chunk_bytes: choose(&mut later, &[64, 1_000, 1 << 20]),
+        queue_bytes_max: choose(&mut later, &[1_000, 20_000, QUEUE_BYTES]),
+        backlog_max: choose(&mut later, &[2, 20, QUEUE_BYTES]),
     }
 }
+
+/// More than ever waits.
+pub(crate) const QUEUE_BYTES: usize = 64 << 20;
 
 /// So short that most runs scrub their files some times.
 const SCRUB_INTERVAL: Duration = Duration::from_secs(1);

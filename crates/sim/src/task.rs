@@ -1,6 +1,7 @@
 //! Tasks of a store, and the outbox with their results.
 
 use bytes::Bytes;
+use flotilla_dispatch::StreamKind;
 use flotilla_region::{
     Descriptor, Envelope, Event, LogFetch, Notice, ReadGrant, RoleChange, SnapshotSend, SplitWish,
     Ticket,
@@ -48,6 +49,11 @@ pub(crate) enum Task {
     EndSending(u64),
     /// Give up a snapshot that comes.
     EndReceiving(StreamId),
+    /// Send messages that wait for a store.
+    SendFrame {
+        to: usize,
+        kind: StreamKind,
+    },
     /// Split a region, as its leader wishes.
     Split(SplitWish),
 }
@@ -75,6 +81,7 @@ impl Task {
             Self::EndReceiving(_) => 17,
             Self::SendSnapshots => 18,
             Self::Split(_) => 19,
+            Self::SendFrame { .. } => 20,
         }
     }
 }

@@ -1,13 +1,13 @@
-//! The timestamp oracle of one store: drives `placement`'s clock as the node does, and checks that
-//! what all stores hand out together never goes back.
+//! The timestamp oracle of one store: drives `placement`'s clock as the node does, in the terms
+//! that it leads placement in, and checks that what all stores hand out together never goes back.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use flotilla_kv::raw::RawOp;
 use flotilla_placement::rows::TSO_KEY;
-use flotilla_placement::{SwapResult, Timestamp, Tso};
-use flotilla_region::{Descriptor, RoleChange, Ticket};
+use flotilla_placement::{SwapResult, TermFollower, TermStep, Timestamp, Tso};
+use flotilla_region::{Descriptor, RoleChange, Term, Ticket};
 use flotilla_store::ApplyOutcome;
 
 use crate::reference_model::CheckFailure;
@@ -71,8 +71,8 @@ struct PendingBatch {
 #[derive(Debug)]
 enum OracleState {
     Idle,
-    /// Leads and reads where its predecessor ended; not asked yet if `None`.
-    Reading(Option<Ticket>),
+    /// Begins a term: reads where its predecessor ended.
+    Reading(Ticket),
     Serving {
         tso: Tso,
         writing: Option<Ticket>,
@@ -85,12 +85,18 @@ pub(crate) struct TsoOracle {
     place: usize,
     /// The system region, which is never split; its replicas change.
     system: Descriptor,
+    /// The term of the system region in which this store leads it.
+    elected: Option<u64>,
+    follower: TermFollower,
+    /// The time of the last beat.
+    now_ms: u64,
     state: OracleState,
 }
 
 impl TsoOracle {
     pub(crate) fn new(place: usize, system: Descriptor) -> Self {
-        Self { place, system, state: OracleState::Idle }
+        let (follower, state) = (TermFollower::default(), OracleState::Idle);
+        Self { place, system, elected: None, follower, now_ms: 0, state }
     }
 
     /// The system region has other replicas, or the same.
@@ -102,12 +108,13 @@ impl TsoOracle {
 
     /// The store has crashed.
     pub(crate) fn reset(&mut self) {
-        self.state = OracleState::Idle;
+        *self = Self::new(self.place, self.system.clone());
     }
 
-    /// The system region has another leader, or another term.
+    /// The system region has another leader, or another term. The next beat acts on it: until then
+    /// the store takes itself for what it was, as a task that is not woken yet.
     pub(crate) fn on_role_change(&mut self, role: &RoleChange) {
-        self.state = if role.is_leader { OracleState::Reading(None) } else { OracleState::Idle };
+        self.elected = role.is_leader.then_some(role.term.0);
     }
 
     /// Asks what there is to ask. The tickets are on their way to the own store.
@@ -118,19 +125,33 @@ impl TsoOracle {
         stamps: &GrantedTimestamps,
         workload: &mut ClientWorkload,
     ) -> Vec<Ticket> {
+        self.now_ms = now_ms;
+        let mut step = self.follower.next(now_ms, self.elected);
+        if let TermStep::End(_) = step {
+            self.state = OracleState::Idle;
+            step = self.follower.next(now_ms, self.elected);
+        }
+        let begun = if let TermStep::Begin(term) = step { Some(term) } else { None };
         let mut sent = Vec::new();
+        let Some(term) = begun.or(self.follower.held()) else { return sent };
         let (place, system) = (self.place, &self.system);
         let mut ask = |body| {
-            let request = ClientRequest::new(RequestOwner::TsoOracle(place), system, place, body);
+            let owner = RequestOwner::TsoOracle(place);
+            let mut request = ClientRequest::new(owner, system, place, body);
+            // A store that leads again in a later term has not seen what was done meanwhile.
+            request.term = Some(Term(term));
             let ticket = workload.send(request);
             sent.push(ticket);
             ticket
         };
         let read = RequestBody::Get(Bytes::from_static(TSO_KEY));
-        match &mut self.state {
+        if begun.is_some() {
             // A linearizable read sees all that a former leader has written.
-            OracleState::Reading(reading @ None) => *reading = Some(ask(read)),
-            OracleState::Idle | OracleState::Reading(Some(_)) => {}
+            self.state = OracleState::Reading(ask(read));
+            return sent;
+        }
+        match &mut self.state {
+            OracleState::Idle | OracleState::Reading(_) => {}
             OracleState::Serving { tso, writing, pending } => {
                 if writing.is_none() {
                     *writing = tso.wants(now_ms).map(|swap| {
@@ -164,14 +185,17 @@ impl TsoOracle {
     ) -> Result<(), CheckFailure> {
         let wrong = |error: &dyn std::fmt::Display| format!("store {}: {error}", self.place + 1);
         match &mut self.state {
-            OracleState::Reading(reading) if *reading == Some(ticket) => match reply {
-                ClientReply::Got(row) => {
-                    let tso = Tso::recover(row.as_deref()).map_err(|error| wrong(&error))?;
-                    self.state = OracleState::Serving { tso, writing: None, pending: None };
-                }
-                // Refused: the next beat asks again.
-                _ => *reading = None,
-            },
+            OracleState::Reading(reading) if *reading == ticket => {
+                self.state = match reply {
+                    ClientReply::Got(row) => {
+                        let tso = Tso::recover(row.as_deref()).map_err(|error| wrong(&error))?;
+                        OracleState::Serving { tso, writing: None, pending: None }
+                    }
+                    _ => OracleState::Idle,
+                };
+                let has_begun = matches!(self.state, OracleState::Serving { .. });
+                self.follower.note_begun(self.now_ms, has_begun);
+            }
             OracleState::Serving { tso, writing, .. } if *writing == Some(ticket) => {
                 *writing = None;
                 tso.complete(swap_result(reply)).map_err(|error| wrong(&error))?;

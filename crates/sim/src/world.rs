@@ -103,6 +103,13 @@ enum SimEvent {
         store: usize,
         incarnation: u64,
     },
+    /// A request has waited for a leader as long as it may, if the store is still in this
+    /// incarnation.
+    EndWait {
+        store: usize,
+        incarnation: u64,
+        ticket: Ticket,
+    },
     /// The repair at the end looks for regions without the members that they should have.
     RepairMembers,
 }
@@ -335,6 +342,9 @@ impl SimWorld {
                 }
             }
             SimEvent::RepairMembers => self.repair_members(),
+            SimEvent::EndWait { store, incarnation, ticket } => {
+                self.end_wait(store, incarnation, ticket)?;
+            }
             SimEvent::Resume { store, incarnation } => {
                 if self.nodes[store].incarnation() == incarnation {
                     self.resume(store)?;
@@ -365,7 +375,7 @@ impl SimWorld {
     fn target_store(&self, event: &SimEvent) -> Option<usize> {
         match event {
             SimEvent::Work { store, .. } | SimEvent::OracleTick(store) => Some(*store),
-            SimEvent::Maintain { store, .. } => Some(*store),
+            SimEvent::Maintain { store, .. } | SimEvent::EndWait { store, .. } => Some(*store),
             SimEvent::Packet(packet) => Some(packet.to),
             SimEvent::Arrive(ticket) => Some(self.workload.request(*ticket).store),
             _ => None,
@@ -418,9 +428,10 @@ impl SimWorld {
             self.split_as_wished(store, wish);
         }
         for (ticket, reply) in out.replies.drain(..) {
-            self.reply(ticket, reply)?;
+            self.answer(store, ticket, reply)?;
         }
         for ticket in out.undecided.drain(..) {
+            self.nodes[store].forget_wait(ticket);
             let freed = self.workload.leave_open(ticket)?;
             self.resume_client(freed);
         }
@@ -464,6 +475,10 @@ impl SimWorld {
         self.say(format_args!("store {} {role:?}", layout::id(store)));
         if role.region == layout::SYSTEM {
             self.oracles[store].on_role_change(role);
+        }
+        let now = self.now();
+        for ticket in self.nodes[store].note_leadership(now, role) {
+            self.try_again(store, ticket);
         }
     }
 

@@ -22,6 +22,7 @@ const TABLE: &[Allowed] = &[
     Allowed { name: "kv", ours: &["base"], rim: false },
     Allowed { name: "identity", ours: &["base", "region"], rim: false },
     Allowed { name: "placement", ours: &[], rim: false },
+    Allowed { name: "dispatch", ours: &["region"], rim: false },
     Allowed {
         name: "store",
         ours: &["base", "identity", "kv", "region", "raftlog", "pagestore", "vfs"],
@@ -29,7 +30,7 @@ const TABLE: &[Allowed] = &[
     },
     Allowed {
         name: "sim",
-        ours: &["store", "identity", "kv", "region", "placement", "vfs"],
+        ours: &["store", "identity", "kv", "region", "placement", "dispatch", "vfs"],
         rim: false,
     },
     Allowed { name: "proto", ours: &[], rim: true },
@@ -46,6 +47,7 @@ const TABLE: &[Allowed] = &[
             "region",
             "identity",
             "placement",
+            "dispatch",
             "store",
         ],
         rim: true,

@@ -153,6 +153,27 @@ impl pdpb::pd_server::Pd for Store {
         unused()
     }
 
+    async fn split_and_scatter_regions(
+        &self,
+        _: Request<pdpb::SplitAndScatterRegionsRequest>,
+    ) -> Answer<pdpb::SplitAndScatterRegionsResponse> {
+        unused()
+    }
+
+    async fn scatter_region(
+        &self,
+        _: Request<pdpb::ScatterRegionRequest>,
+    ) -> Answer<pdpb::ScatterRegionResponse> {
+        unused()
+    }
+
+    async fn get_operator(
+        &self,
+        _: Request<pdpb::GetOperatorRequest>,
+    ) -> Answer<pdpb::GetOperatorResponse> {
+        unused()
+    }
+
     async fn batch_scan_regions(
         &self,
         _: Request<pdpb::BatchScanRegionsRequest>,

@@ -3,10 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use flotilla_dispatch::{LeaderWaitState, LeaderWaitStep, Leadership};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, timeout, timeout_at};
-
-use crate::driver::routes::Leadership;
 
 /// Why a request is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,26 +95,14 @@ impl Drop for QueueSlot<'_> {
 pub(crate) struct LeaderWait {
     places: Semaphore,
     timeout: Duration,
-}
-
-/// How long one request has waited, and the leader at which it was tried last.
-#[derive(Default)]
-pub(crate) struct LeaderWaitState {
-    until: Option<Instant>,
-    tried: Option<Leadership>,
-}
-
-impl LeaderWaitState {
-    /// Whether the request has not waited yet.
-    pub(crate) fn is_new(&self) -> bool {
-        self.until.is_none()
-    }
+    /// Times are counted from here.
+    start: Instant,
 }
 
 impl LeaderWait {
     /// At most `count_max` requests wait, each for `timeout` in all.
     pub(crate) fn new(count_max: usize, timeout: Duration) -> Self {
-        Self { places: Semaphore::new(count_max), timeout }
+        Self { places: Semaphore::new(count_max), timeout, start: Instant::now() }
     }
 
     /// Waits until there is a leader. False if it is not worth trying again.
@@ -126,18 +113,19 @@ impl LeaderWait {
     ) -> bool {
         // Not queued: a request that would wait for a place to wait is better rejected at once.
         let Ok(_place) = self.places.try_acquire() else { return false };
-        let until = *state.until.get_or_insert_with(|| Instant::now() + self.timeout);
-        // The shard publishes its role before it refuses a request. So a leader that refused this
-        // one does not know yet that it leads, and a retry at the same leadership would be refused
-        // again.
-        let tried = state.tried.take();
-        let worth = |now: &Leadership| now.leader.is_some() && Some(*now) != tried;
-        match timeout_at(until, leadership.wait_for(worth)).await {
-            Ok(Ok(now)) => {
-                state.tried = Some(*now);
-                true
+        loop {
+            let here = *leadership.borrow_and_update();
+            match state.next(self.start.elapsed(), self.timeout, here) {
+                LeaderWaitStep::Retry => return true,
+                LeaderWaitStep::GiveUp => return false,
+                LeaderWaitStep::Wait(until) => {
+                    let changed = timeout_at(self.start + until, leadership.changed()).await;
+                    // The replica here has ended.
+                    if matches!(changed, Ok(Err(_))) {
+                        return false;
+                    }
+                }
             }
-            _ => false,
         }
     }
 }

@@ -26,39 +26,12 @@ use std::time::Instant;
 use crossbeam::queue::SegQueue;
 use crossbeam::sync::{Parker, Unparker};
 use crossbeam::utils::CachePadded;
+use flotilla_dispatch::{Lane, OpenLanes};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 /// Messages of one lane that a shard takes at once, so that a step stays short.
 const TAKEN_AT_ONCE_MAX: usize = 4096;
-
-/// A way into the mailbox with room of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// Small messages of other stores that must not wait behind data.
-    Urgent,
-    /// Log entries of other stores.
-    Appends,
-    /// Requests of clients.
-    Clients,
-}
-
-/// The lanes that a shard is ready to take from; the others are always open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OpenLanes {
-    pub(crate) appends: bool,
-    pub(crate) clients: bool,
-}
-
-impl OpenLanes {
-    fn includes(self, lane: Lane) -> bool {
-        match lane {
-            Lane::Urgent => true,
-            Lane::Appends => self.appends,
-            Lane::Clients => self.clients,
-        }
-    }
-}
 
 /// The mailbox is closed: its shard has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +53,7 @@ pub(crate) struct Mailbox<T> {
     unparker: Unparker,
 }
 
-const LANES: [Lane; 3] = [Lane::Urgent, Lane::Appends, Lane::Clients];
+const LANES: [Lane; 3] = Lane::ALL;
 
 impl<T> Mailbox<T> {
     /// An empty mailbox whose lanes have room for these numbers of bytes.

@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+pub use flotilla_dispatch::Leadership;
+use flotilla_dispatch::{Lane, LeaderWaitState};
 use flotilla_identity::MemberId;
 use flotilla_region::{
     Descriptor, Event, Index, Peer, RegionId, Reject, RequestPrecondition, Space, Term, Ticket,
@@ -25,12 +27,11 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
-use crate::driver::admission::{AdmissionError, LeaderWait, LeaderWaitState, MemoryBudget};
+use crate::driver::admission::{AdmissionError, LeaderWait, MemoryBudget};
 use crate::driver::context::NodeContext;
 use crate::driver::id_pool::IdPool;
-use crate::driver::mailbox::Lane;
+pub use crate::driver::routes::RouteChange;
 use crate::driver::routes::RoutingTable;
-pub use crate::driver::routes::{Leadership, RouteChange};
 use crate::driver::shard_message::ShardMessage;
 use crate::driver::tickets::{PendingRequest, TicketAnswer};
 use crate::failure::NodeFailure;
@@ -430,8 +431,10 @@ impl Router {
     ) -> Result<PendingRequest, RequestError> {
         let shared = &self.shared;
         let waiting = shared.context.tickets.open().ok_or(RequestError::Stopping)?;
-        let message = ShardMessage::Event(event(waiting.ticket));
-        let sending = shared.context.mailboxes.of(region).send(Lane::Clients, message, weight);
+        let event = event(waiting.ticket);
+        let lane = Lane::of(&event).expect("a request has a lane");
+        let message = ShardMessage::Event(event);
+        let sending = shared.context.mailboxes.of(region).send(lane, message, weight);
         match timeout_at(deadline, sending).await {
             Ok(Ok(())) => Ok(waiting),
             Ok(Err(_)) => Err(RequestError::Stopping),

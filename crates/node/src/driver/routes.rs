@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use bytes::Bytes;
+use flotilla_dispatch::Leadership;
 use flotilla_region::{Descriptor, Peer, RegionId, RoleChange, Space, Term};
 use parking_lot::RwLock;
 use tokio::sync::{broadcast, watch};
@@ -26,15 +27,6 @@ pub enum RouteChange {
     Ranges(Vec<Descriptor>),
     /// The replica of a region here has ended.
     Ended(RegionId),
-}
-
-/// The leadership of a region, as far as this node knows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Leadership {
-    /// The term in which that is so.
-    pub term: Term,
-    /// The leader; `None` while there is none, or none is known.
-    pub leader: Option<Peer>,
 }
 
 /// Regions by key and by id, and their leaders.

@@ -14,10 +14,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use flotilla_dispatch::OpenLanes;
 use flotilla_region::{Effects, Envelope, Event, Notice, Shard, SnapshotSend, StoreId};
 
 use crate::clock::Clock;
-use crate::driver::mailbox::OpenLanes;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
 use crate::driver::split_wishes::SplitWishes;
@@ -110,10 +110,7 @@ impl<O: MessageSink> EffectSinks<O> {
     fn open(&self) -> OpenLanes {
         // The longer of the two queues counts: entries that are logged are applied next.
         let behind = self.log.bytes().max(self.applies.bytes());
-        OpenLanes {
-            clients: behind <= self.backlog_bytes_max,
-            appends: behind <= 2 * self.backlog_bytes_max,
-        }
+        OpenLanes::beside(behind, self.backlog_bytes_max)
     }
 
     /// Hands all effects over. Events that come back at once are put into `events`, for the next

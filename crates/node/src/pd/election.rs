@@ -1,21 +1,20 @@
 //! Follows the leadership of the system region: starts a leader's term when this store is elected,
-//! ends it when another one is.
+//! ends it when another one is. [`TermFollower`] decides.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use flotilla_dispatch::Leadership;
 use flotilla_identity::SYSTEM_REGION;
+use flotilla_placement::{TermFollower, TermStep};
 use flotilla_region::Term;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 use super::context::PdContext;
 use super::leader::{PdLeader, PdLeaderError};
 use super::repair_loop;
-use crate::driver::routes::Leadership;
-
-/// Backoff after a term could not be started.
-const RETRY: Duration = Duration::from_millis(100);
 
 /// Runs as long as the node. A store without a replica of the system region has nothing to do until
 /// it gets one.
@@ -37,39 +36,51 @@ pub(super) async fn follow(context: PdContext) {
 async fn follow_replica(context: &PdContext, mut leadership: watch::Receiver<Leadership>) {
     let shared = &context.shared;
     let mine = shared.router.identity().store;
+    let (mut follower, start) = (TermFollower::default(), Instant::now());
+    let now_ms = || u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
     loop {
         let now = *leadership.borrow_and_update();
-        let elected = now.leader.is_some_and(|leader| leader.store == mine).then_some(now.term);
-        let held = shared.pd_leader.borrow().as_ref().map(|pd_leader| pd_leader.term());
-        if held.is_some() && held != elected {
-            tracing::info!("placement: stepped down, term {}", held.unwrap_or_default());
-            shared.pd_leader.send_replace(None);
-        }
-        match elected {
-            Some(term) if held != elected => {
-                if let Err(error) = start_term(context, term).await {
-                    tracing::warn!("placement: cannot lead in term {term}: {error}");
-                    tokio::time::sleep(RETRY).await;
-                    continue;
-                }
+        let elected = now.leader.filter(|leader| leader.store == mine).map(|_| now.term.0);
+        match follower.next(now_ms(), elected) {
+            TermStep::End(term) => {
+                tracing::info!("placement: stepped down, term {term}");
+                shared.pd_leader.send_replace(None);
             }
-            Some(_) => {
+            TermStep::Begin(term) => {
+                let begun = start_term(context, Term(term)).await;
+                if let Err(error) = &begun {
+                    tracing::warn!("placement: cannot lead in term {term}: {error}");
+                }
+                follower.note_begun(now_ms(), begun.is_ok());
+            }
+            TermStep::Rest(until_ms) => {
                 let pd_leader = shared.pd_leader.borrow().clone();
-                let Some(pd_leader) = pd_leader else { continue };
                 tokio::select! {
                     changed = leadership.changed() => if changed.is_err() { return },
-                    () = pd_leader.broken() => {
+                    () = until(start, until_ms) => {}
+                    () = broken(pd_leader) => {
                         shared.pd_leader.send_replace(None);
-                        tokio::time::sleep(RETRY).await;
+                        follower.note_broken(now_ms());
                     }
                 }
             }
-            None => {
-                if leadership.changed().await.is_err() {
-                    return;
-                }
-            }
         }
+    }
+}
+
+/// Waits for a time, for ever without one.
+async fn until(start: Instant, until_ms: Option<u64>) {
+    match until_ms {
+        Some(until_ms) => sleep_until(start + Duration::from_millis(until_ms)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until the term of a leader must end, for ever without one.
+async fn broken(pd_leader: Option<Arc<PdLeader>>) {
+    match pd_leader {
+        Some(pd_leader) => pd_leader.broken().await,
+        None => std::future::pending().await,
     }
 }
 

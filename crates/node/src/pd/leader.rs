@@ -158,11 +158,6 @@ impl PdLeader {
         Ok(pd_leader)
     }
 
-    /// The term.
-    pub(super) fn term(&self) -> Term {
-        self.term
-    }
-
     /// Milliseconds since the term started.
     pub(super) fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use flotilla_dispatch::Lane;
 use flotilla_proto::peers::status_server::Status as StatusService;
 use flotilla_proto::{metapb, peers};
 use flotilla_region::{Descriptor, RegionId, Role, Shard, Space, Status};
@@ -9,7 +10,6 @@ use tokio::sync::oneshot;
 use tonic::{Request, Response};
 
 use crate::descriptor_proto::{peer_to_proto, region_to_proto};
-use crate::driver::mailbox::Lane;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
 use crate::membership::{Membership, labels_to_wire, state_to_wire, uuid_to_wire};
 use crate::status::metrics::NodeStatsReader;

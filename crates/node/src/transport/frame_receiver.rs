@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use flotilla_dispatch::{Lane, StreamKind, message_weight};
 use flotilla_identity::StoreRun;
 use flotilla_proto::peers::peers_server::Peers;
 use flotilla_proto::peers::{
@@ -20,9 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::convert;
 use super::counters::TransportCounters;
-use super::send_queue::{StreamKind, weight};
 use super::snapshots::{SnapshotReceiver, VerdictStream};
-use crate::driver::mailbox::Lane;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
 use crate::drop_notify::DropNotify;
 use crate::membership::{
@@ -139,7 +138,7 @@ impl FrameReceiver {
                     envelope.region, envelope.from.store, envelope.to.store
                 )));
             }
-            let weight = weight(&envelope);
+            let weight = message_weight(&envelope);
             bytes += weight;
             let mailbox = self.mailboxes.of(envelope.region);
             let message = ShardMessage::Event(Event::Message(envelope));

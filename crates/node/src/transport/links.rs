@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use flotilla_region::{Envelope, Event, MessageKind, Notice, SnapshotSend, StoreId};
+use flotilla_dispatch::StreamKind;
+use flotilla_region::{Envelope, Event, Notice, SnapshotSend, StoreId};
 use flotilla_store::Store;
 use parking_lot::RwLock;
 use tokio::sync::mpsc;
@@ -13,7 +14,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::counters::TransportCounters;
 use super::fault::LinkFault;
 use super::peer_stream::PeerStream;
-use super::send_queue::{SendQueue, StreamKind};
+use super::send_queue::SendQueue;
 use super::snapshots::SnapshotSender;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::shard_thread::MessageSink;
@@ -203,16 +204,19 @@ pub(crate) struct TransportLimits {
 impl MessageSink for PeerTransport {
     /// Only lost entries make a difference to raft.
     fn send(&self, envelope: Envelope) -> Option<Event> {
-        let append = envelope.message.kind == MessageKind::Append;
-        // Entries in a queue of their own, so that heartbeats are never behind them.
+        let kind = StreamKind::of(envelope.message.kind);
         let links = self.table.links.read();
-        let (region, peer) = match links.get(&envelope.to.store) {
-            Some(link) if append => link.appends.push(envelope),
-            Some(link) => link.urgent.push(envelope),
-            None => Some((envelope.region, envelope.to.id)),
-        }?;
-        self.counts.count_message_dropped();
-        append.then_some(Event::Unreachable { region, peer })
+        let dropped = match links.get(&envelope.to.store) {
+            Some(link) => match kind {
+                StreamKind::Urgent => link.urgent.push(envelope),
+                StreamKind::Appends => link.appends.push(envelope),
+            },
+            None => vec![(envelope.region, envelope.to.id)],
+        };
+        dropped.iter().for_each(|_| self.counts.count_message_dropped());
+        // Of entries only the new ones are dropped.
+        let (region, peer) = dropped.into_iter().next_back()?;
+        (kind == StreamKind::Appends).then_some(Event::Unreachable { region, peer })
     }
 
     fn send_notice(&self, notice: Notice) -> Option<Event> {

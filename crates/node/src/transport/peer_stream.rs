@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flotilla_dispatch::StreamKind;
 use flotilla_proto::peers::peers_client::PeersClient;
 use flotilla_region::{Event, StoreId};
 use tonic::transport::Channel;
@@ -10,7 +11,7 @@ use tonic::{Code, Status};
 
 use super::counters::TransportCounters;
 use super::fault::LinkFault;
-use super::send_queue::{FrameSender, FrameStream, SendQueue, StreamKind};
+use super::send_queue::{FrameSender, FrameStream, SendQueue};
 use crate::driver::shard_message::Mailboxes;
 use crate::membership::{HandshakeError, Membership};
 use crate::net::dial::{self, PEER_MESSAGE_BYTES_MAX};

@@ -1,14 +1,14 @@
-//! The send queue of one stream to another store, bounded in bytes, and the frames made of it.
+//! The send queue of one stream to another store, which a stream of HTTP/2 empties frame by frame.
+//! [`OutgoingQueue`] decides what is kept, dropped and sent.
 //!
 //! The stream pulls: a frame is built when HTTP/2 has room for it, so messages wait here, where
-//! they are bounded and counted, and not in a buffer below. A message that finds the queue full is
-//! refused and raft sends it again later, which is cheaper than holding up a shard.
+//! they are bounded and counted, and not in a buffer below.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use flotilla_dispatch::{OutgoingFrame, OutgoingQueue, StreamKind, message_weight};
 use flotilla_identity::{MemberId, StoreRun, StoreUuid};
 use flotilla_proto::peers::Frame;
 use flotilla_region::{Envelope, Notice, PeerId, RegionId, StoreId};
@@ -19,161 +19,79 @@ use super::convert;
 use super::counters::TransportCounters;
 use crate::membership::uuid_to_wire;
 
-/// Bytes of a frame after which no further message is put in.
-const FRAME_BYTES: usize = 256 << 10;
-
-/// Messages of a frame at most.
-const FRAME_MESSAGES_MAX: usize = 1024;
-
-/// Bytes that a message counts for in addition to its entries.
-const MESSAGE_OVERHEAD_BYTES: usize = 128;
-
-/// Bytes that a queue of urgent messages keeps while there is no connection: enough for a vote or
-/// a heartbeat of each of some thousand regions, so that the first election of a cluster does not
-/// wait for a second try only because the stores have not found each other yet.
-const KEPT_WHILE_DOWN_BYTES: usize = 1 << 20;
-
-/// Notices that wait at most: they are repeated by those that need an answer.
-const NOTICES_MAX: usize = 4096;
-
-/// The two streams to a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum StreamKind {
-    /// Votes, heartbeats, answers. The latest are kept while there is no connection.
-    Urgent,
-    /// Log entries. Refused while there is no connection; their sender stops sending ahead.
-    Appends,
-}
-
-/// Messages for one stream.
+/// Messages for one stream, and the task that sends them.
 pub(super) struct SendQueue {
     state: Mutex<SendQueueState>,
-    bytes_max: usize,
-    kind: StreamKind,
 }
 
-#[derive(Default)]
 struct SendQueueState {
-    waiting: VecDeque<Envelope>,
-    /// In urgent queues only.
-    notices: VecDeque<Notice>,
-    bytes: usize,
-    up: bool,
+    queue: OutgoingQueue,
     waker: Option<Waker>,
 }
 
 impl SendQueue {
     /// An empty queue without a connection.
     pub(super) fn new(bytes_max: usize, kind: StreamKind) -> Self {
-        Self { state: Mutex::default(), bytes_max, kind }
+        let queue = OutgoingQueue::new(bytes_max, kind);
+        Self { state: Mutex::new(SendQueueState { queue, waker: None }) }
     }
 
-    /// Puts a message in. If one is dropped for want of room, this or an older one, returns for
-    /// whom it was.
-    pub(super) fn push(&self, envelope: Envelope) -> Option<(RegionId, PeerId)> {
-        let bytes = weight(&envelope);
+    /// Puts a message in. If messages are dropped for want of room, this or older ones, returns for
+    /// which replicas they were.
+    pub(super) fn push(&self, envelope: Envelope) -> Vec<(RegionId, PeerId)> {
         let mut state = self.state.lock();
-        if !state.up && self.kind == StreamKind::Appends {
-            return Some(addressee(&envelope));
-        }
-        let bytes_max = if state.up { self.bytes_max } else { KEPT_WHILE_DOWN_BYTES };
-        let full = state.bytes + bytes > bytes_max;
-        if full && state.up {
-            return Some(addressee(&envelope));
-        }
-        let oldest = if full { state.pop() } else { None };
-        state.bytes += bytes;
-        state.waiting.push_back(envelope);
-        if let Some(waker) = state.waker.take() {
-            waker.wake();
-        }
-        oldest.as_ref().map(addressee)
+        let dropped = state.queue.push(envelope);
+        state.wake();
+        dropped
     }
 
     /// Puts a notice in. False if it is dropped, for want of room or of a connection.
     pub(super) fn push_notice(&self, notice: Notice) -> bool {
-        debug_assert!(self.kind == StreamKind::Urgent, "a notice among entries");
         let mut state = self.state.lock();
-        if !state.up || state.notices.len() == NOTICES_MAX {
-            return false;
-        }
-        state.notices.push_back(notice);
-        if let Some(waker) = state.waker.take() {
-            waker.wake();
-        }
-        true
+        let is_taken = state.queue.push_notice(notice);
+        state.wake();
+        is_taken
     }
 
     /// There is a connection; messages flow.
     pub(super) fn connected(&self) {
-        self.state.lock().up = true;
+        self.state.lock().queue.connect();
     }
 
     /// Whether there is a connection.
     pub(super) fn is_up(&self) -> bool {
-        self.state.lock().up
+        self.state.lock().queue.is_up()
     }
 
     /// The connection is gone. Gives back the places of what was dropped, each once.
     pub(super) fn disconnected(&self) -> Vec<(RegionId, PeerId)> {
         let mut state = self.state.lock();
-        state.up = false;
         state.waker = None;
-        state.notices.clear();
-        if self.kind == StreamKind::Urgent {
-            return Vec::new();
-        }
-        state.bytes = 0;
-        let mut lost: Vec<_> =
-            state.waiting.drain(..).map(|envelope| addressee(&envelope)).collect();
-        lost.sort_unstable();
-        lost.dedup();
-        lost
+        state.queue.disconnect()
     }
 
     /// Takes the messages and notices of one frame, or registers the task to be woken.
-    fn poll_take(&self, context: &Context<'_>) -> Poll<(Vec<Envelope>, Vec<Notice>)> {
+    fn poll_take(&self, context: &Context<'_>) -> Poll<OutgoingFrame> {
         let mut state = self.state.lock();
-        if state.waiting.is_empty() && state.notices.is_empty() {
-            state.waker = Some(context.waker().clone());
-            return Poll::Pending;
-        }
-        let mut taken = Vec::new();
-        let mut bytes = 0;
-        while bytes < FRAME_BYTES && taken.len() < FRAME_MESSAGES_MAX {
-            // A message that would make the frame much too large opens the next one.
-            let next = state.waiting.front().map_or(0, weight);
-            if !taken.is_empty() && bytes + next > 2 * FRAME_BYTES {
-                break;
+        match state.queue.take_frame() {
+            Some(frame) => Poll::Ready(frame),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
             }
-            let Some(envelope) = state.pop() else { break };
-            bytes += next;
-            taken.push(envelope);
         }
-        let count = state.notices.len().min(FRAME_MESSAGES_MAX);
-        let notices = state.notices.drain(..count).collect();
-        Poll::Ready((taken, notices))
     }
 }
 
 impl SendQueueState {
-    fn pop(&mut self) -> Option<Envelope> {
-        let envelope = self.waiting.pop_front()?;
-        self.bytes -= weight(&envelope);
-        Some(envelope)
+    /// Wakes the task if there is something to send.
+    fn wake(&mut self) {
+        if self.queue.is_ready()
+            && let Some(waker) = self.waker.take()
+        {
+            waker.wake();
+        }
     }
-}
-
-fn addressee(envelope: &Envelope) -> (RegionId, PeerId) {
-    (envelope.region, envelope.to.id)
-}
-
-/// The bytes that a message counts for.
-pub(super) fn weight(envelope: &Envelope) -> usize {
-    let entries = &envelope.message.entries;
-    let data: usize = entries.iter().map(|entry| entry.data.len()).sum();
-    let range = envelope.range.as_ref().map_or(0, |range| range.start.len() + range.end.len());
-    MESSAGE_OVERHEAD_BYTES + data + entries.len() * 32 + envelope.message.context.len() + range
 }
 
 /// The frames of one stream, for as long as its connection lasts.
@@ -198,8 +116,8 @@ impl<E: Fn() -> u64 + Unpin> Stream for FrameStream<E> {
     type Item = Frame;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Frame>> {
-        self.queue.poll_take(context).map(|(envelopes, notices)| {
-            self.sent.count_frame_sent(envelopes.iter().map(weight).sum());
+        self.queue.poll_take(context).map(|OutgoingFrame { envelopes, notices }| {
+            self.sent.count_frame_sent(envelopes.iter().map(message_weight).sum());
             // Read after the messages were taken: what they acknowledge is synced below it.
             let log_end = (self.log_end)();
             Some(Frame {
@@ -219,6 +137,7 @@ impl<E: Fn() -> u64 + Unpin> Stream for FrameStream<E> {
 
 #[cfg(test)]
 mod tests {
+    use flotilla_dispatch::{FRAME_MESSAGES_MAX, KEPT_WHILE_DOWN_BYTES, NOTICES_MAX};
     use flotilla_region::{Index, MessageKind, NoticeKind};
     use tokio_stream::StreamExt as _;
 
@@ -252,7 +171,7 @@ mod tests {
         let queue = Arc::new(SendQueue::new(1 << 20, StreamKind::Appends));
         queue.connected();
         for number in 1..=3 {
-            assert_eq!(queue.push(numbered(number)), None);
+            assert!(queue.push(numbered(number)).is_empty());
         }
         assert_eq!(numbers(&mut frames(&queue)).await, [1, 2, 3]);
     }
@@ -269,36 +188,31 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_refuses_the_new_and_keeps_its_order() {
-        let one = weight(&numbered(1));
+    fn a_full_queue_refuses_the_new() {
+        let one = message_weight(&numbered(1));
         let queue = SendQueue::new(2 * one, StreamKind::Appends);
         queue.connected();
-        assert_eq!(queue.push(numbered(1)), None);
-        assert_eq!(queue.push(numbered(2)), None);
-        let dropped = queue.push(numbered(3)).unwrap();
-        assert_eq!(dropped, addressee(&numbered(3)));
-        assert_eq!(queue.state.lock().waiting.len(), 2);
-        assert_eq!(queue.state.lock().bytes, 2 * one);
+        assert!(queue.push(numbered(1)).is_empty() && queue.push(numbered(2)).is_empty());
+        assert_eq!(queue.push(numbered(3)).len(), 1);
     }
 
     #[test]
     fn without_a_connection_entries_are_refused_and_lost_ones_told_once() {
         let queue = SendQueue::new(1 << 20, StreamKind::Appends);
-        assert!(queue.push(numbered(1)).is_some());
+        assert_eq!(queue.push(numbered(1)).len(), 1);
         queue.connected();
         queue.push(numbered(1));
         queue.push(numbered(2));
-        assert_eq!(queue.disconnected(), [addressee(&numbered(1))]);
-        assert_eq!(queue.state.lock().bytes, 0);
-        assert!(queue.push(numbered(3)).is_some());
+        assert_eq!(queue.disconnected().len(), 1);
+        assert_eq!(queue.push(numbered(3)).len(), 1);
     }
 
     #[tokio::test]
     async fn without_a_connection_the_latest_urgent_messages_are_kept() {
         let queue = Arc::new(SendQueue::new(1 << 20, StreamKind::Urgent));
-        let count = (KEPT_WHILE_DOWN_BYTES / weight(&numbered(1))) as u64;
+        let count = (KEPT_WHILE_DOWN_BYTES / message_weight(&numbered(1))) as u64;
         for number in 0..count + 5 {
-            assert_eq!(queue.push(numbered(number)).is_some(), number >= count);
+            assert_eq!(queue.push(numbered(number)).is_empty(), number < count);
         }
         assert!(queue.disconnected().is_empty());
         queue.connected();
@@ -322,8 +236,11 @@ mod tests {
         let frame = frames.next().await.unwrap();
         assert_eq!((frame.messages.len(), frame.notices.len()), (0, FRAME_MESSAGES_MAX));
         assert_eq!(frame.notices[0].peer_id, 201);
+        assert!(queue.push_notice(notice()));
         queue.disconnected();
-        assert!(queue.state.lock().notices.is_empty());
+        queue.connected();
+        queue.push(numbered(2));
+        assert!(frames.next().await.unwrap().notices.is_empty(), "they went with the connection");
     }
 
     #[tokio::test]

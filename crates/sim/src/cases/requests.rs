@@ -88,3 +88,35 @@ fn c9_a_read_of_a_follower_is_overtaken_by_a_split() {
     assert_eq!(case.world.nodes()[slow].coverage().splits.reads_turned_back, 2);
     case.finish();
 }
+
+/// A request whose region has no leader waits at its store. Once there is one it is served there,
+/// or refused with the leader's name; without one it is refused in time.
+#[test]
+fn a_request_waits_for_a_leader() {
+    let mut case = Scenario::new(62);
+    let (leader, followers, region) = (case.leader, case.followers, case.region(DATA));
+    let key = case.key(0);
+    case.world.end_process(leader, 60_000_000);
+    let knows_none = |world: &crate::world::SimWorld| {
+        let mut known = followers.iter().map(|store| world.nodes()[*store].status(DATA));
+        known.all(|status| status.is_some_and(|status| status.leader.is_none()))
+    };
+    case.until("no leader", knows_none);
+    let puts = followers.map(|store| case.put(store, &region, &key));
+    case.until("the next leader", |world| world.leading(DATA).is_some_and(|it| it != leader));
+    let next = case.world.leading(DATA).expect("there is one");
+    for (store, put) in followers.into_iter().zip(puts) {
+        let is_served = case.answered(put) == crate::request::RequestState::Served;
+        assert_eq!(is_served, store == next, "store {store} of {followers:?}");
+    }
+    let waits = followers.map(|store| case.world.nodes()[store].coverage().driver.waits);
+    assert!(waits.iter().all(|waits| waits.requests > 0 && waits.retried > 0), "{waits:?}");
+    // Alone it cannot lead any more.
+    let other = followers.into_iter().find(|store| *store != next).expect("there are two");
+    case.world.end_process(other, 60_000_000);
+    case.until("no leader", |world| !world.leads(next, DATA));
+    let (put, asked) = (case.put(next, &region, &key), case.world.now());
+    case.refused(put);
+    let waited_us = case.world.now() - asked;
+    assert!((900_000..1_200_000).contains(&waited_us), "{waited_us}");
+}

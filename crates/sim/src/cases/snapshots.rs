@@ -245,7 +245,7 @@ fn c28_the_log_behind_a_slow_snapshot_is_let_go() {
     case.world.mend();
     case.world.slow_link(leader, away, 400_000);
     case.until("a snapshot", |world| world.core_stats(leader).snapshots_sent > 0);
-    case.puts(DATA, 150);
+    case.puts(DATA, 300);
     case.world.mend();
     case.until_in(40_000_000, "another one", |world| world.core_stats(leader).snapshots_sent > 1);
     case.all_are_level(DATA);

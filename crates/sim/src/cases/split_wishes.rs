@@ -28,7 +28,7 @@ fn a_region_that_has_grown_is_split() {
     let parts: Vec<_> = case.world.reference_model().descriptors().cloned().collect();
     let keys = parts.iter().map(|part| case.world.workload().keys_in(part).len());
     assert!(keys.max() <= Some(2), "{parts:?}");
-    let coverage = case.world.nodes()[leader].coverage().wishes;
+    let coverage = case.world.nodes()[leader].coverage().driver.wishes;
     assert_eq!((coverage.by_size, coverage.by_load), (1, 0));
     case.finish();
 }
@@ -58,7 +58,7 @@ fn a_region_under_load_is_split_between_its_requests() {
         let data = parts.iter().filter(|part| part.space == region.space);
         assert!(data.into_iter().all(|part| !case.world.workload().keys_in(part).is_empty()));
         case.run(50_000);
-        let coverage = case.world.nodes()[case.leader].coverage().wishes;
+        let coverage = case.world.nodes()[case.leader].coverage().driver.wishes;
         assert_eq!(coverage.by_load, u64::from(is_split));
         case.finish();
     }

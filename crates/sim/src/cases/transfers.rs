@@ -6,6 +6,9 @@ use super::{DATA, Scenario};
 use crate::layout;
 use crate::request::{RequestBody, RequestState};
 
+/// Within this time a message leaves its queue.
+const SEND_US: u64 = 150;
+
 impl Scenario {
     fn peer(&self, store: usize) -> Peer {
         self.region(DATA).peer_on(layout::id(store)).expect("each store has a replica")
@@ -95,6 +98,7 @@ fn r22_a_leader_that_was_replaced_by_its_own_wish_serves_nothing_by_its_lease() 
     let transfer = case.transfer(leader, next);
     case.until("the call", |world| world.core_stats(leader).transfers_begun == 1);
     // The word is under way, and nothing that is sent from now on arrives.
+    case.run(SEND_US);
     case.world.cut_off(leader);
     case.until("the next leader", |world| {
         let status = world.nodes()[next].status(DATA);

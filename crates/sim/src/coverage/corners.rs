@@ -21,6 +21,7 @@ impl Coverage {
         }
         let mut corners = Vec::from(self.corners_of_disks());
         corners.extend(self.corners_of_time());
+        corners.extend(self.corners_of_waiting());
         corners.extend(self.corners_of_snapshots());
         if options.splits {
             corners.extend(self.corners_of_splits());
@@ -37,7 +38,7 @@ impl Coverage {
         }
         // It takes seconds with many requests that one leader admits.
         if seeds >= SEEDS_MIN_OF_RARE && options.splits {
-            corners.push(("splits by load", self.wishes.by_load));
+            corners.push(("splits by load", self.driver.wishes.by_load));
         }
         corners.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }
@@ -68,6 +69,16 @@ impl Coverage {
         ]
     }
 
+    fn corners_of_waiting(&self) -> [Corner; 5] {
+        [
+            ("messages that found a full queue", self.driver.queues.full),
+            ("messages kept for a store without a link", self.driver.queues.kept),
+            ("messages left in their lanes", self.driver.queues.left),
+            ("requests that waited for a leader", self.driver.waits.requests),
+            ("requests that were tried again", self.driver.waits.retried),
+        ]
+    }
+
     fn corners_of_snapshots(&self) -> [Corner; 7] {
         [
             ("snapshots sent", self.snapshots.sent),
@@ -88,8 +99,8 @@ impl Coverage {
             ("splits applied at once", self.splits.several_at_once),
             ("reads turned back by a split", self.splits.reads_turned_back),
             ("proposals that came after a split", self.splits.rejected),
-            ("splits by size", self.wishes.by_size),
-            ("wishes for splits that came to nothing", self.wishes.void),
+            ("splits by size", self.driver.wishes.by_size),
+            ("wishes for splits that came to nothing", self.driver.wishes.void),
             ("replicas made by a message", self.snapshots.uninitialised),
             ("starts with replicas without data", self.snapshots.uninitialised_starts),
             ("votes of replicas without data", self.snapshots.uninitialised_votes),

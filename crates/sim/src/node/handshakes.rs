@@ -92,12 +92,10 @@ impl HandshakeDriver {
         self.linked[from] = true;
     }
 
-    /// `from` does not take frames of this start.
-    pub(super) fn unlink(&mut self, from: usize, run: StoreRun) {
+    /// `from` does not take frames of this start. False if there was no link.
+    pub(super) fn unlink(&mut self, from: usize, run: StoreRun) -> bool {
         // A refusal of an earlier start may arrive late.
-        if run == self.identity.run {
-            self.linked[from] = false;
-        }
+        run == self.identity.run && std::mem::take(&mut self.linked[from])
     }
 
     pub(super) fn is_linked(&self, to: usize) -> bool {

@@ -17,8 +17,9 @@ impl SimNode {
         match body {
             PacketBody::Frame { .. } => self.take_frame(from, body, out),
             PacketBody::FrameRefused { run } => {
-                if let Some(running) = &mut self.running {
-                    running.handshakes.unlink(from, run);
+                let running = self.running.as_mut();
+                if running.is_some_and(|running| running.handshakes.unlink(from, run)) {
+                    self.disconnect(from, out);
                 }
             }
             PacketBody::Notice { uuid, run, notice } => {
@@ -68,9 +69,8 @@ impl SimNode {
                 if incarnation == self.incarnation
                     && self.greeted(&hello, is_sound)? == Some(true)
                     && accepted
-                    && let Some(running) = &mut self.running
                 {
-                    running.handshakes.link(from);
+                    self.connect(from, out);
                 }
             }
         }
@@ -130,5 +130,21 @@ impl SimNode {
         let is_linked = running.handshakes.is_linked(layout::place(envelope.to.store));
         let store = running.executor.store();
         (is_linked || is_forged).then(|| running.handshakes.frame(store, envelope))
+    }
+
+    /// There is a link to a store.
+    pub(super) fn connect(&mut self, to: usize, out: &mut Outbox) {
+        if let Some(running) = &mut self.running {
+            running.handshakes.link(to);
+            running.outgoing.connect(to, out);
+        }
+    }
+
+    /// A store does not take frames of this start any more.
+    pub(super) fn disconnect(&mut self, to: usize, out: &mut Outbox) {
+        let Some(running) = &mut self.running else { return };
+        for event in running.outgoing.disconnect(to) {
+            self.post(event, out);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! A running member: the core, its executor, and the state between them.
 
+use flotilla_dispatch::{Lane, OpenLanes};
 use flotilla_region::{Effects, Event, LeaderTransferred, MessageKind, Reject, Shard, StoreId};
 
 use super::handshakes::HandshakeDriver;
@@ -7,11 +8,14 @@ use super::snapshot_streams::SnapshotStreams;
 use crate::clock::LocalClock;
 use crate::coverage::{MembershipCoverage, SplitWishCoverage};
 use crate::event_queue::SimTime;
-use crate::executor::{Executor, InstallArrow, RowWork};
+use crate::executor::{Executor, RowWork};
 use crate::reference_model::{CheckFailure, ReferenceModel};
 use crate::request::ClientReply;
 use crate::task::{Outbox, StopReason, Task};
 
+use super::leader_waits::LeaderWaits;
+use super::outgoing::OutgoingQueues;
+use super::power_cuts::PowerCuts;
 use super::silence::SilentReplicas;
 use super::stall::Stall;
 
@@ -25,14 +29,9 @@ pub(super) struct RunningStore {
     pub(super) inbox: Vec<Event>,
     pub(super) is_step_scheduled: bool,
     pub(super) wake: Option<SimTime>,
-    /// The power goes after this many lists of the next effects.
-    pub(super) lists_left: Option<usize>,
-    /// The power goes after this many lists of the next effects with a birth.
-    pub(super) cut_at_birth: Option<usize>,
-    /// The power goes when an installation or an end passes this arrow.
-    pub(super) cut_at_arrow: Option<InstallArrow>,
-    /// The power goes in this operation of the next write to the log.
-    pub(super) cut_in_flush: Option<u64>,
+    pub(super) outgoing: OutgoingQueues,
+    pub(super) waits: LeaderWaits,
+    pub(super) cuts: PowerCuts,
     pub(super) stall: Stall,
     pub(super) silent: SilentReplicas,
     pub(super) membership: MembershipCoverage,
@@ -40,6 +39,16 @@ pub(super) struct RunningStore {
 }
 
 impl RunningStore {
+    /// The events that the next step takes, as a shard takes them from its mailbox: completions
+    /// first, then lane by lane.
+    pub(super) fn take_events(&mut self, open: OpenLanes) -> Vec<Event> {
+        let is_open = |event: &mut Event| Lane::of(event).is_none_or(|lane| open.includes(lane));
+        let mut taken: Vec<_> = self.inbox.extract_if(.., is_open).collect();
+        taken.sort_by_key(Lane::of);
+        self.outgoing.coverage.left += self.inbox.len() as u64;
+        taken
+    }
+
     /// Hands out the effects of the last step, as the node's thread does: after another reading of
     /// the clock.
     pub(super) fn dispatch_effects(
@@ -84,16 +93,35 @@ impl RunningStore {
         Ok(())
     }
 
+    /// Queues messages and notices. Where the power is to go, they are on their way before it does.
+    fn queue_messages(&mut self, is_cut: bool, out: &mut Outbox) {
+        let had = self.inbox.len();
+        for envelope in self.effects.messages.drain(..) {
+            self.inbox.extend(self.outgoing.push(envelope, out));
+        }
+        // The next step comes at once.
+        if self.inbox.len() > had && !std::mem::replace(&mut self.is_step_scheduled, true) {
+            out.tasks.push((1, Task::Step));
+        }
+        for notice in self.effects.notices.drain(..) {
+            self.outgoing.push_notice(notice, out);
+        }
+        if is_cut {
+            self.outgoing.flush(out);
+        }
+    }
+
     /// Carries out the core's effects, list by list. Proofs of a lost log were handled before; wild
     /// terms are counted by the core.
     fn carry_out(&mut self, out: &mut Outbox) -> Result<(), StopReason> {
-        let effects = &mut self.effects;
-        effects.findings.wild_terms.clear();
+        self.effects.findings.wild_terms.clear();
         // A step without effects has no lists to die between.
-        let mut lists_left = self.lists_left.filter(|_| !effects.is_empty());
-        if !effects.log.births.is_empty() {
-            lists_left = self.cut_at_birth.take().or(lists_left);
+        let mut lists_left = self.cuts.lists_left.filter(|_| !self.effects.is_empty());
+        if !self.effects.log.births.is_empty() {
+            lists_left = self.cuts.at_birth.take().or(lists_left);
         }
+        self.queue_messages(lists_left.is_some(), out);
+        let effects = &mut self.effects;
         let mut goes_on = || match &mut lists_left {
             None => Ok(()),
             Some(0) => Err(StopReason::Died),
@@ -102,9 +130,7 @@ impl RunningStore {
                 Ok(())
             }
         };
-        out.envelopes.append(&mut effects.messages);
         goes_on()?;
-        out.notices.append(&mut effects.notices);
         for send in effects.snapshots.drain(..) {
             let task = Task::SendSnapshot(Box::new(send));
             out.tasks.push((self.executor.notify_delay_us(), task));

@@ -46,7 +46,7 @@ impl RunningStore {
 impl SimNode {
     /// A region was split because its leader here wished it.
     pub(crate) fn count_wished_split(&mut self, is_by_load: bool) {
-        let wishes = &mut self.coverage.wishes;
+        let wishes = &mut self.coverage.driver.wishes;
         *if is_by_load { &mut wishes.by_load } else { &mut wishes.by_size } += 1;
     }
 }

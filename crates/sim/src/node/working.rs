@@ -1,5 +1,6 @@
 //! The work of a store: tasks, one at a time, and steps of its core.
 
+use flotilla_dispatch::OpenLanes;
 use flotilla_region::Event;
 use flotilla_store::AppliedReplica;
 
@@ -24,8 +25,8 @@ impl SimNode {
         self.work(task, now, reference_model, workload, out)?;
         let Some(running) = &mut self.running else { return Ok(()) };
         let passed = running.executor.take_arrow();
-        if passed.is_some() && passed == running.cut_at_arrow {
-            running.cut_at_arrow = None;
+        if passed.is_some() && passed == running.cuts.at_arrow {
+            running.cuts.at_arrow = None;
             let of_end = passed.is_some_and(|arrow| InstallArrow::ENDS.contains(&arrow));
             let cuts = if of_end {
                 &mut self.coverage.membership.cuts_at_ends
@@ -78,7 +79,7 @@ impl SimNode {
                 self.schedule_step(out);
             }
             Task::Flush => {
-                if let Some(operations) = running.cut_in_flush.take() {
+                if let Some(operations) = running.cuts.in_flush.take() {
                     self.fs.cut_power_after(operations);
                 }
                 running.executor.flush(now, out).map_err(|error| self.stop(&error))?;
@@ -94,9 +95,6 @@ impl SimNode {
                     StopReason::CheckFailure(format!("a granted read failed: {error}"))
                 })?;
             }
-            Task::Split(wish) => {
-                return running.look_up_borders(wish, out).map_err(|error| self.unread(&error));
-            }
             Task::Maintain => {
                 running.executor.maintain(now, out).map_err(|error| self.stop(&error))?;
             }
@@ -109,9 +107,22 @@ impl SimNode {
             | Task::SendSnapshots
             | Task::EndSending(_)
             | Task::EndReceiving(_) => return self.work_for_snapshot(task, out),
+            Task::SendFrame { .. } | Task::Split(_) => return self.work_beside(task, out),
             Task::DispatchEffects => {
                 running.dispatch_effects(self.clock, now, store, reference_model, out)?;
             }
+        }
+        Ok(())
+    }
+
+    fn work_beside(&mut self, task: Task, out: &mut Outbox) -> Result<(), StopReason> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        match task {
+            Task::SendFrame { to, kind } => running.outgoing.send(to, kind, out),
+            Task::Split(wish) => {
+                return running.look_up_borders(wish, out).map_err(|error| self.unread(&error));
+            }
+            task => unreachable!("{task:?} is of another kind"),
         }
         Ok(())
     }
@@ -178,8 +189,10 @@ impl SimNode {
         running.is_step_scheduled = false;
         running.effects.clear();
         running.stall.note_terms(&running.shard);
-        running.silent.hear(&running.inbox);
-        running.shard.step(self.clock.read(now), running.inbox.drain(..), &mut running.effects);
+        let behind = running.executor.backlog();
+        let events = running.take_events(OpenLanes::beside(behind, self.settings.backlog_max));
+        running.silent.hear(&events);
+        running.shard.step(self.clock.read(now), events.into_iter(), &mut running.effects);
         // The walk over all entries, for which the node has no time.
         running.shard.check_invariants();
         if !running.effects.ranges.is_empty() {

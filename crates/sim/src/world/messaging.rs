@@ -1,6 +1,9 @@
 //! Messages between stores, and the requests of clients and timestamp oracles.
 
-use flotilla_region::{Envelope, Event, Notice, PeerId, RegionId, Ticket};
+use std::time::Duration;
+
+use flotilla_dispatch::LeaderWaitStep;
+use flotilla_region::{Envelope, Event, Notice, PeerId, RegionId, Reject, Ticket};
 
 use super::{SimEvent, SimWorld, TICK_US};
 use crate::event_queue::SimTime;
@@ -14,6 +17,10 @@ use crate::task::Task;
 const CLIENT_TIMEOUT_US: u64 = 3_000_000;
 /// A request takes up to this long to a store, and an answer back.
 const REQUEST_DELAY_US_MAX: u64 = 500;
+/// From a leadership that is news to a request that waited for it.
+const RETRY_US_MAX: u64 = 300;
+/// The refusal for which a request waits at its store.
+const NO_LEADER: ClientReply = ClientReply::Refused(Reject::NotLeader { leader: None });
 /// One of this many messages that do not get through is reported to the sender.
 const REPORTED_OF: u32 = 8;
 
@@ -131,6 +138,54 @@ impl SimWorld {
         self.say(format_args!("ticket {ticket}: {:?}", self.workload.request(ticket).body));
         self.nodes[store].post(event, &mut self.out);
         self.dispatch(store, Ok(()))
+    }
+
+    /// A store answers a request, or has it wait for a leader.
+    pub(super) fn answer(
+        &mut self,
+        store: usize,
+        ticket: Ticket,
+        reply: ClientReply,
+    ) -> Result<(), CheckFailure> {
+        if reply != NO_LEADER {
+            self.nodes[store].forget_wait(ticket);
+            return self.reply(ticket, reply);
+        }
+        let (now, region) = (self.now(), self.workload.request(ticket).region());
+        match self.nodes[store].wait_for_leader(now, ticket, region) {
+            LeaderWaitStep::Retry => self.try_again(store, ticket),
+            LeaderWaitStep::Wait(until) => {
+                let left = until.saturating_sub(Duration::from_micros(now));
+                let delay_us = u64::try_from(left.as_micros()).expect("a wait is short");
+                let incarnation = self.nodes[store].incarnation();
+                self.schedule(delay_us, SimEvent::EndWait { store, incarnation, ticket });
+            }
+            LeaderWaitStep::GiveUp => return self.reply(ticket, reply),
+        }
+        Ok(())
+    }
+
+    /// A request that was refused for want of a leader comes to its region again.
+    pub(super) fn try_again(&mut self, store: usize, ticket: Ticket) {
+        let event = self.workload.request(ticket).event(ticket);
+        self.say(format_args!("ticket {ticket} is tried again"));
+        let (incarnation, task) = (self.nodes[store].incarnation(), Task::Post(vec![event]));
+        let delay_us = self.rng.u64(1..=RETRY_US_MAX);
+        self.schedule(delay_us, SimEvent::Work { store, incarnation, task });
+    }
+
+    /// A request has waited for a leader as long as it may.
+    pub(super) fn end_wait(
+        &mut self,
+        store: usize,
+        incarnation: u64,
+        ticket: Ticket,
+    ) -> Result<(), CheckFailure> {
+        let is_same = self.nodes[store].incarnation() == incarnation;
+        if is_same && self.nodes[store].end_wait(ticket) {
+            self.reply(ticket, NO_LEADER)?;
+        }
+        Ok(())
     }
 
     pub(super) fn reply(&mut self, ticket: Ticket, reply: ClientReply) -> Result<(), CheckFailure> {

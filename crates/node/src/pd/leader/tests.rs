@@ -345,7 +345,7 @@ async fn a_leader_steps_down_with_its_term() {
         world.context.routes.note(elected(TERM, Some(peer(1))));
         let pd_leader =
             world.told(Region::Leads, driver.pd_leader()).await.expect("it was elected");
-        assert_eq!(pd_leader.term(), TERM);
+        assert_eq!(pd_leader.term, TERM);
         world.context.routes.note(elected(term, leader));
         let mut held = driver.shared.pd_leader.subscribe();
         let gone = held.wait_for(Option::is_none);

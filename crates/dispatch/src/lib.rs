@@ -1,0 +1,21 @@
+//! A node's decisions between its regions and its sockets, without IO, a clock or a thread. The
+//! node and the simulator drive the same ones.
+//!
+//! - [`Lane`] and [`OpenLanes`]: the order in which a shard takes its messages, and those that it
+//!   leaves alone while its workers are behind.
+//! - [`LeaderWaitState`]: a request that waits for its region to have a leader, and is tried again.
+//! - [`OutgoingQueue`]: messages that wait for one stream to another store, and the frames made of
+//!   them.
+//!
+//! Nothing here knows a store, a wire format or a runtime.
+
+mod lanes;
+mod leader_wait;
+mod outgoing_queue;
+
+pub use lanes::{Lane, OpenLanes};
+pub use leader_wait::{LeaderWaitState, LeaderWaitStep, Leadership};
+pub use outgoing_queue::{
+    FRAME_MESSAGES_MAX, KEPT_WHILE_DOWN_BYTES, NOTICES_MAX, OutgoingFrame, OutgoingQueue,
+    StreamKind, message_weight,
+};
