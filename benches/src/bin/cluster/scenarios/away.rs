@@ -85,17 +85,7 @@ pub(crate) async fn measure(bench: &TestBench, args: &AwayArgs) -> Result<Scenar
 
     let mut report = ScenarioReport::new("away");
     report.tell("rate", "load, puts a second", rate);
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    report.tell(
-        "usual_live_mib",
-        "log that is needed without an absence, MiB at most",
-        mib(usual.live_bytes),
-    );
-    report.tell(
-        "usual_dir_mib",
-        "log directory without an absence, MiB at most",
-        mib(usual.dir_bytes),
-    );
+    tell_usual(&mut report, &usual);
     for (round, away) in (1..).zip(&absences) {
         let key = |what: &str| format!("away_{round}_{what}");
         let words = |what: &str| format!("{round}, {}: {what}", away.name);
@@ -129,6 +119,24 @@ pub(crate) async fn measure(bench: &TestBench, args: &AwayArgs) -> Result<Scenar
     bench.no_failures(&mut report, &[&record]);
     report.detail("log_kept_bytes_max", json!(kept));
     Ok(report)
+}
+
+/// The log while no store is away.
+fn tell_usual(report: &mut ScenarioReport, usual: &LogPeak) {
+    report.tell(
+        "usual_live_mib",
+        "log that is needed without an absence, MiB at most",
+        mib(usual.live_bytes),
+    );
+    report.tell(
+        "usual_dir_mib",
+        "log directory without an absence, MiB at most",
+        mib(usual.dir_bytes),
+    );
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 /// Kills a store, writes until the others have dropped what they kept for it, and starts it again.
@@ -181,13 +189,12 @@ async fn write(
     let (client, number) = (client.clone(), Arc::clone(&rounds));
     let mut writes = tokio::task::JoinSet::new();
     writes.spawn(async move {
-        loop {
+        let mut written = Ok(());
+        while written.is_ok() {
             let seed = number.fetch_add(1, Ordering::Relaxed);
-            let written = rows.fill(&client, seed).await;
-            if written.is_err() {
-                return written;
-            }
+            written = rows.fill(&client, seed).await;
         }
+        written
     });
     let mut peak = LogPeak::default();
     loop {
