@@ -63,6 +63,9 @@ async fn stores_are_killed_while_regions_split_and_move_leaders_change_and_snaps
     let load = Load::start(8, cluster.endpoints()).await;
     let given = Given::watch(cluster.endpoints());
     let operator = client(cluster.endpoints()).await;
+    // Writes of it may be made twice.
+    let config = Config { deadline: members::PATIENCE, ..Config::default() };
+    let bulk = Client::connect(cluster.endpoints(), config).await.unwrap();
     let mut kinds = vec![];
     for round in 0..rounds {
         if kinds.is_empty() {
@@ -92,7 +95,7 @@ async fn stores_are_killed_while_regions_split_and_move_leaders_change_and_snaps
             Change::Snapshot => {
                 let away = rng.usize(..STORES);
                 cluster.kill(away);
-                overtake(&operator, &mut rng).await;
+                overtake(&bulk, &mut rng).await;
                 cluster.restart(away);
             }
             Change::Move => {
@@ -171,10 +174,10 @@ async fn move_replica(endpoints: &[String], seed: u64) {
 }
 
 /// Writes more than the logs are kept for.
-async fn overtake(operator: &Client, rng: &mut Rng) {
+async fn overtake(bulk: &Client, rng: &mut Rng) {
     for number in 0..3 * LOG_KEPT_BYTES_MAX / BULK_VALUE_BYTES as u64 {
         let key = [&[rng.u8(..)][..], format!("bulk-{number}").as_bytes()].concat();
-        operator.put(key, vec![7; BULK_VALUE_BYTES]).await.unwrap();
+        bulk.put(key, vec![7; BULK_VALUE_BYTES]).await.unwrap();
     }
 }
 

@@ -160,7 +160,7 @@ async fn grows(endpoints: &[String], replicas: usize, system_replicas: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_store_grows_to_three_and_to_five_under_load() {
+async fn one_store_grows_to_three_and_five_and_shrinks_to_three_under_load() {
     let mut cluster = Processes::start(1, REGIONS).await;
     let load = Load::start(4, cluster.endpoints()).await;
     load.progress(100).await;
@@ -177,20 +177,45 @@ async fn one_store_grows_to_three_and_to_five_under_load() {
         load.progress(200).await;
         println!("{} looks at regions, never two voters", watch.end().await);
     }
-    // As many on each store, or one more or less: fifteen on five, with the region of placement
-    // seventeen.
+    even(&all).await;
+    // As many replicas of each region as the cluster is set to, and back.
+    for replicas in [5, 3] {
+        let set = cluster.ctl(&format!("--json cluster set replicas {replicas}")).await.json();
+        assert_eq!(set["replicas"], replicas);
+        let watch = Watch::start(&all);
+        grows(&all, replicas, 5).await;
+        load.next_round();
+        println!("{} looks at regions, never two voters", watch.end().await);
+    }
+    // The first of the list goes, which leads placement or did, and the last that has joined.
+    for (place, name) in [(0, "s0"), (4, "s4")] {
+        let left = ctl(&all[1..4], &format!("store leave {name} --wait 120")).await;
+        assert!(left.out.contains(&format!("{name} has left")), "{left:?}");
+        cluster.ends_refused(place, &["has left the cluster"]).await;
+        load.next_round();
+        load.progress(100).await;
+    }
+    let left = all[1..4].to_vec();
+    grows(&left, 3, 3).await;
+    even(&left).await;
+    load.no_errors();
+    println!("{}", load.end(&left).await);
+}
+
+/// Waits until each store has as many replicas as the others, or two more or less: that of placement
+/// is not moved for balance.
+async fn even(endpoints: &[String]) {
     until_within(PATIENCE, async || {
         let mut counts = BTreeMap::<u64, usize>::new();
-        for peer in regions(&all).await.values().flat_map(|region| &region.peers) {
+        for peer in regions(endpoints).await.values().flat_map(|region| &region.peers) {
             *counts.entry(peer.store_id).or_default() += 1;
         }
         let (least, most) = (counts.values().min(), counts.values().max());
-        let is_even = least.zip(most).is_some_and(|(least, most)| most - least <= 1);
-        (counts.len() == 5 && is_even).then_some(()).ok_or_else(|| format!("{counts:?}"))
+        let is_even = least.zip(most).is_some_and(|(least, most)| most - least <= 2);
+        let is_there = counts.len() == endpoints.len() && is_even;
+        is_there.then_some(()).ok_or_else(|| format!("{counts:?}"))
     })
     .await;
-    load.no_errors();
-    println!("{}", load.end(&all).await);
 }
 
 /// The part of a move that is killed.

@@ -16,6 +16,11 @@ use flotilla_cli::playground::{Playground, PlaygroundConfig};
 use flotilla_client::{Client, Config, Observer, Scan};
 use flotilla_node::router::{RequestError, RouterStats};
 use flotilla_proto::kvrpcpb::{Context, RawGetRequest};
+use flotilla_proto::pdpb::pd_client::PdClient;
+use flotilla_proto::pdpb::{
+    ErrorType, GetMembersRequest, GetOperatorRequest, OperatorStatus, ScatterRegionRequest,
+    SplitAndScatterRegionsRequest,
+};
 use flotilla_proto::tikvpb::tikv_client::TikvClient;
 use flotilla_region::{Descriptor, RegionId, Reject, Space};
 use load::Load;
@@ -240,4 +245,57 @@ async fn a_client_that_is_behind_hears_of_all_parts_at_once() {
     let system = router.split(RegionId(1), &["m".into()]).await;
     assert_eq!(system, Err(RequestError::Rejected(Reject::RegionNotFound(RegionId(1)))));
     cluster.shutdown().await.unwrap();
+}
+
+/// A client that is about to load much names the borders, and waits as TiKV's clients do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn regions_are_split_and_scattered_for_a_client() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = PlaygroundConfig::new(dir.path());
+    (settings.common.regions, settings.common.split.automatic) = (1, false);
+    let cluster = Playground::start(&settings).await.unwrap();
+    cluster.ready(PATIENCE).await.unwrap();
+    let client = client(&cluster.endpoints()).await;
+    client.put(key(0), "a").await.unwrap();
+    let mut pd = pd_leader(&cluster).await;
+    let split_keys: Vec<Bytes> = (1..=9).map(key).collect();
+    let request = SplitAndScatterRegionsRequest { split_keys, ..Default::default() };
+    let made = pd.split_and_scatter_regions(request).await.unwrap().into_inner();
+    assert_eq!((made.split_finished_percentage, made.regions_id.len()), (100, 9));
+    assert_eq!(made.scatter_finished_percentage, 100);
+    until(async || {
+        for region_id in &made.regions_id {
+            let request = GetOperatorRequest { region_id: *region_id, ..Default::default() };
+            let operator = pd.clone().get_operator(request).await.unwrap().into_inner();
+            if operator.desc == "scatter-region" && operator.status() == OperatorStatus::Running {
+                return Err(format!("region {region_id} is being scattered"));
+            }
+        }
+        let led = [0, 1, 2].map(|place| {
+            let router = cluster.node(place).unwrap().router();
+            made.regions_id.iter().filter(|id| router.leads(RegionId(**id))).count()
+        });
+        if led == [3, 3, 3] { Ok(()) } else { Err(format!("stores lead {led:?}")) }
+    })
+    .await;
+    let regions_id = [made.regions_id.clone(), vec![1 << 40]].concat();
+    let request = ScatterRegionRequest { regions_id, retry_limit: 1, ..Default::default() };
+    let scattered = pd.scatter_region(request).await.unwrap().into_inner();
+    assert_eq!((scattered.finished_percentage, scattered.failed_regions_id), (90, vec![1 << 40]));
+    let request = ScatterRegionRequest { region_id: 1 << 40, retry_limit: 1, ..Default::default() };
+    let one = pd.scatter_region(request).await.unwrap().into_inner();
+    assert_eq!(one.header.unwrap().error.unwrap().r#type(), ErrorType::RegionNotFound);
+    let request = GetOperatorRequest { region_id: 1 << 40, ..Default::default() };
+    let unknown = pd.get_operator(request).await.unwrap().into_inner();
+    assert_eq!(unknown.header.unwrap().error.unwrap().r#type(), ErrorType::RegionNotFound);
+    cluster.shutdown().await.unwrap();
+}
+
+/// The PD service where it leads.
+async fn pd_leader(cluster: &Playground) -> PdClient<tonic::transport::Channel> {
+    let endpoint = format!("http://{}", cluster.endpoints()[0]);
+    let mut any = PdClient::connect(endpoint).await.unwrap();
+    let members = any.get_members(GetMembersRequest::default()).await.unwrap().into_inner();
+    let url = members.leader.unwrap().client_urls.remove(0);
+    PdClient::connect(url).await.unwrap()
 }

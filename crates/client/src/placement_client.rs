@@ -30,6 +30,9 @@ pub(crate) struct PlacementClient {
 struct PdMembers {
     /// Addresses that answer `GetMembers`; those of the configuration stay among them.
     endpoints: Vec<String>,
+    /// Addresses of stores that requests went to, which are asked when no endpoint answers: all
+    /// members that were known may have left.
+    stores: Vec<String>,
     leader: Option<PdClient<Channel>>,
 }
 
@@ -51,7 +54,8 @@ impl PlacementClient {
         let mut last_absence = None;
         loop {
             let deadline = budget.attempt();
-            let absence = match ask_members(endpoints, config, deadline).await {
+            let asked = ask_members(endpoints, endpoints, config, deadline);
+            let absence = match asked.await {
                 Ok((cluster_id, members)) => {
                     let config = config.clone();
                     return Ok(PlacementClient {
@@ -157,7 +161,10 @@ impl PlacementClient {
             match self.ask(budget, async move |mut pd| pd.get_store(request).await).await {
                 Ok(response) => {
                     let store = response.store.filter(|store| !store.address.is_empty());
-                    return Ok(store.map(|store| store.address));
+                    let address = store.map(|store| store.address);
+                    let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+                    address.iter().for_each(|address| members.note_store(address));
+                    return Ok(address);
                 }
                 Err(failure) => budget.pause(failure).await?,
             }
@@ -248,8 +255,14 @@ impl PlacementClient {
         if let Some(leader) = members.leader {
             return Ok(leader);
         }
-        let found = ask_members(&members.endpoints, &self.config, deadline).await;
-        let (cluster_id, members) = found
+        let PdMembers { endpoints, stores, .. } = &members;
+        let mut found = ask_members(endpoints, endpoints, &self.config, deadline).await;
+        // Where one serves and knows of no leader, others know of none either.
+        if found.as_ref().is_err_and(|absence| !absence.is_leaderless()) {
+            let by_store = ask_members(stores, endpoints, &self.config, deadline).await;
+            found = by_store.or(found);
+        }
+        let (cluster_id, mut members) = found
             .map_err(|absence| AttemptFailure::passing(RetryDelay::Backoff, absence.reason()))?;
         if cluster_id != self.cluster_id {
             // No retry: another cluster that took over these addresses would take the writes as
@@ -258,15 +271,31 @@ impl PlacementClient {
             return Err(AttemptFailure::Fatal(Error::Rejected(refusal)));
         }
         let leader = members.leader.clone();
+        members.stores.clone_from(stores);
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
         leader
             .ok_or_else(|| AttemptFailure::passing(RetryDelay::Backoff, "placement has no leader"))
     }
 }
 
-/// Asks each endpoint in turn for the members, until one names a leader. Else, returns all answers.
+impl PdMembers {
+    /// Takes the address of a store in, the newest in the place of the oldest.
+    fn note_store(&mut self, address: &str) {
+        if self.stores.iter().any(|known| known == address) {
+            return;
+        }
+        if self.stores.len() == ENDPOINTS_MAX {
+            self.stores.remove(0);
+        }
+        self.stores.push(address.to_owned());
+    }
+}
+
+/// Asks each of `endpoints` in turn for the members, until one names a leader. Else, returns all
+/// answers. The addresses that are `known` stay among those of the members.
 async fn ask_members(
     endpoints: &[String],
+    known: &[String],
     config: &Config,
     deadline: Instant,
 ) -> Result<(u64, PdMembers), LeaderAbsence> {
@@ -274,7 +303,7 @@ async fn ask_members(
     for endpoint in endpoints {
         // An endpoint that takes connections and never answers must not eat the others' time.
         let deadline = deadline.min(Instant::now() + config.connect_timeout * 2);
-        let answer = match timeout_at(deadline, members_at(endpoint, endpoints, config)).await {
+        let answer = match timeout_at(deadline, members_at(endpoint, known, config)).await {
             Ok(Ok(Some(found))) => return Ok(found),
             Ok(Ok(None)) => EndpointAnswer::NoLeader,
             Ok(Err(status)) if is_answer(&status) => EndpointAnswer::Refused(describe(&status)),
@@ -312,6 +341,11 @@ impl EndpointAnswer {
 }
 
 impl LeaderAbsence {
+    /// Whether a store serves, and knows of no leader.
+    fn is_leaderless(&self) -> bool {
+        self.answers.iter().any(|(_, answer)| matches!(answer, EndpointAnswer::NoLeader))
+    }
+
     /// The answers of all endpoints, equal ones together.
     fn reason(&self) -> String {
         let mut groups: Vec<(String, &str)> = Vec::new();
@@ -330,8 +364,7 @@ impl LeaderAbsence {
 
     /// The error of the endpoint that came furthest.
     fn into_error(self) -> Error {
-        let is_leaderless = |(_, answer): &(_, _)| matches!(answer, EndpointAnswer::NoLeader);
-        if self.answers.iter().any(is_leaderless) {
+        if self.is_leaderless() {
             return Error::NoLeader { reason: self.reason() };
         }
         let refusal = self.answers.iter().find_map(|(endpoint, answer)| match answer {
@@ -383,7 +416,8 @@ async fn members_at(
             endpoints.push(address.to_owned());
         }
     }
-    Ok(Some((header.cluster_id, PdMembers { endpoints, leader: Some(leader) })))
+    let members = PdMembers { endpoints, stores: vec![], leader: Some(leader) };
+    Ok(Some((header.cluster_id, members)))
 }
 
 /// Stores come and go; a client that lives long must not collect the addresses of all of them.
@@ -428,6 +462,17 @@ mod tests {
         let answers =
             answers.iter().enumerate().map(|(at, answer)| (format!("h:{at}"), answer.clone()));
         LeaderAbsence { answers: answers.collect() }
+    }
+
+    #[test]
+    fn the_newest_addresses_of_stores_are_kept() {
+        let mut members = PdMembers { endpoints: vec![], stores: vec![], leader: None };
+        for at in 0..=ENDPOINTS_MAX {
+            members.note_store(&format!("h:{at}"));
+            members.note_store(&format!("h:{at}"));
+        }
+        assert_eq!(members.stores.len(), ENDPOINTS_MAX);
+        assert_eq!((members.stores[0].as_str(), &members.stores[63]), ("h:1", &"h:64".to_owned()));
     }
 
     #[test]

@@ -404,7 +404,6 @@ fn place(
     let settings = pd::PdConfig {
         leader_wait: Duration::from_millis(limits.leader_wait_ms),
         leader_wait_count_max: limits.leader_wait_count_max,
-        replica_count: u32::try_from(membership.settings().replicas).expect("at most 7"),
     };
     PlacementDriver::start(router.clone(), membership.clone(), connections.clone(), settings)
 }

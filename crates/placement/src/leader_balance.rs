@@ -10,18 +10,23 @@
 //! A store that is drained or leaves gives up all that it leads, each region to the store of its
 //! voters that leads least; that of placement last of all.
 //!
-//! Nothing is proposed before the view is complete for a while: after a start leaders come and go,
-//! and stores that have not reported seem to lead nothing.
+//! Nothing is moved for balance before the view is complete for a while: after a start leaders come
+//! and go, and stores that have not reported seem to lead nothing. A store is drained without that:
+//! a region without a leader must not keep the others where they are.
+
+mod scatter;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::cluster_view::{ClusterView, LeaderStatus};
 use crate::route_table::{ReplicaInfo, ReplicaRole};
 
+pub use scatter::{LeaderScatter, LeaderStepState};
+
 /// Bounds of leader balance.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaderBalanceLimits {
-    /// How long the view must be complete before anything is proposed. Milliseconds.
+    /// How long the view must be complete before anything is moved for balance. Milliseconds.
     pub settle_ms: u64,
     /// A step that was not seen done by then counts as failed. Milliseconds.
     pub step_ms: u64,
@@ -60,6 +65,8 @@ pub struct LeaderStep {
 #[derive(Clone, Debug)]
 pub struct LeaderBalance {
     limits: LeaderBalanceLimits,
+    /// Since when the term has lasted, as far as it is known here.
+    since_ms: Option<u64>,
     /// Since when the view has been complete.
     complete_since_ms: Option<u64>,
     /// The last step of each region, for as long as the region rests.
@@ -83,13 +90,21 @@ struct LeaderCounts<'a> {
     movable: BTreeMap<u64, Vec<(u64, &'a [ReplicaInfo])>>,
     outgoing: BTreeMap<u64, usize>,
     incoming: BTreeMap<u64, usize>,
+    /// The view has no hole, and each region a leader.
+    is_complete: bool,
 }
 
 impl LeaderBalance {
     /// Balance in a term that begins.
     #[must_use]
     pub fn new(limits: LeaderBalanceLimits) -> Self {
-        Self { limits, complete_since_ms: None, steps: BTreeMap::new(), busy: BTreeSet::new() }
+        Self {
+            limits,
+            since_ms: None,
+            complete_since_ms: None,
+            steps: BTreeMap::new(),
+            busy: BTreeSet::new(),
+        }
     }
 
     /// Names the regions that count where they are led, and are not moved: their replicas change.
@@ -100,19 +115,23 @@ impl LeaderBalance {
     /// The steps to be taken now. `here` is the store that leads the region of placement. Linear in
     /// the number of regions.
     pub fn propose(&mut self, now_ms: u64, view: &ClusterView, here: u64) -> Vec<LeaderStep> {
-        let Some(mut leads) = self.look(now_ms, view, here) else {
-            self.complete_since_ms = None;
-            return vec![];
-        };
-        let since_ms = *self.complete_since_ms.get_or_insert(now_ms);
-        if now_ms.saturating_sub(since_ms) < self.limits.settle_ms {
-            return vec![];
-        }
+        let mut leads = self.look(now_ms, view, here);
+        let since_ms = *self.since_ms.get_or_insert(now_ms);
         let drained = view.stores().map(|store| store.id).filter(|store| view.is_drained(*store));
         let mut proposed = leads.drain(drained, self.limits.drained_max);
-        proposed.extend(self.hand_over_placement(view, here, &mut leads));
+        if now_ms.saturating_sub(since_ms) >= self.limits.settle_ms {
+            proposed.extend(self.hand_over_placement(view, here, &mut leads));
+        }
         for step in &proposed {
             self.steps.insert(step.region, LastStep { at_ms: now_ms, step: *step, is_done: false });
+        }
+        if !leads.is_complete {
+            self.complete_since_ms = None;
+            return proposed;
+        }
+        let complete_since_ms = *self.complete_since_ms.get_or_insert(now_ms);
+        if now_ms.saturating_sub(complete_since_ms) < self.limits.settle_ms {
+            return proposed;
         }
         while let Some(path) = leads.path(self.limits.under_way_max) {
             for step in path {
@@ -146,13 +165,8 @@ impl LeaderBalance {
         self.steps.values().filter(|last| !last.is_done).count()
     }
 
-    /// Counts the leaders; none if the view has a hole or a region without a leader.
-    fn look<'a>(
-        &mut self,
-        now_ms: u64,
-        view: &'a ClusterView,
-        here: u64,
-    ) -> Option<LeaderCounts<'a>> {
+    /// Counts the leaders.
+    fn look<'a>(&mut self, now_ms: u64, view: &'a ClusterView, here: u64) -> LeaderCounts<'a> {
         let LeaderBalanceLimits { rest_ms, step_ms, .. } = self.limits;
         self.steps.retain(|_, last| now_ms.saturating_sub(last.at_ms) < rest_ms);
         let able = view.stores().map(|store| store.id).filter(|id| view.may_lead(now_ms, *id));
@@ -161,14 +175,10 @@ impl LeaderBalance {
             movable: BTreeMap::new(),
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
+            is_complete: view.first_hole().is_none(),
         };
         leads.count(here);
-        let mut end: Option<&[u8]> = Some(b"");
         for route in view.scan(now_ms, b"", b"") {
-            if end != Some(route.region.start.as_slice()) {
-                return None;
-            }
-            end = Some(route.region.end.as_slice()).filter(|end| !end.is_empty());
             let leader = route.leader.filter(|_| route.leader_status == LeaderStatus::Fresh);
             let last = self.steps.get_mut(&route.region.id);
             let is_late = |last: &LastStep| now_ms.saturating_sub(last.at_ms) >= step_ms;
@@ -183,12 +193,11 @@ impl LeaderBalance {
                 }
                 Some(last) => {
                     last.is_done = true;
-                    leads.count(leader?.store);
+                    leads.count_led(leader);
                 }
                 None => {
                     let (region, replicas) = (route.region.id, &route.region.replicas[..]);
-                    let store = leader?.store;
-                    leads.count(store);
+                    let Some(store) = leads.count_led(leader) else { continue };
                     if self.busy.contains(&region) || !all_vote(replicas) {
                         continue;
                     }
@@ -196,7 +205,7 @@ impl LeaderBalance {
                 }
             }
         }
-        end.is_none().then_some(leads)
+        leads
     }
 }
 
@@ -205,6 +214,16 @@ impl LeaderCounts<'_> {
         if let Some(count) = self.counts.get_mut(&store) {
             *count += 1;
         }
+    }
+
+    /// Counts a region where it is led; the store.
+    fn count_led(&mut self, leader: Option<ReplicaInfo>) -> Option<u64> {
+        let Some(ReplicaInfo { store, .. }) = leader else {
+            self.is_complete = false;
+            return None;
+        };
+        self.count(store);
+        Some(store)
     }
 
     fn count_step(&mut self, step: &LeaderStep) {

@@ -31,7 +31,9 @@ pub use cluster_view::{
     ClusterView, Config, LeaderStatus, RegionHeartbeat, RegionRoute, StoreInfo, StoreStanding,
 };
 pub use id_allocator::{BLOCK_COUNT, FLOOR, IdAllocator};
-pub use leader_balance::{LeaderBalance, LeaderBalanceLimits, LeaderStep};
+pub use leader_balance::{
+    LeaderBalance, LeaderBalanceLimits, LeaderScatter, LeaderStep, LeaderStepState,
+};
 pub use loss_check::{LOSS_SILENCE_MS, LossRefusal, check_loss};
 pub use repairer::{
     ExitRefusal, OperatorState, RepairLimits, RepairReason, RepairRefusal, Repairer, ReplicaStep,

@@ -230,14 +230,15 @@ impl Repairer {
     }
 
     /// The stores that leave and have nothing more to do here: no region lists them, no operator
-    /// names them, and they say themselves that they have no replica, or say nothing any more.
+    /// names them, and they say themselves that they have no replica, or say nothing any more. None
+    /// in a young term: a step of the last one may be on its way.
     #[must_use]
     pub fn emptied(&self, now_ms: u64, view: &ClusterView, here: u64) -> Vec<u64> {
         let routes = routes(now_ms, view, here);
         // A region that is not known may have a replica there.
-        let is_known = |route: &RegionRoute<'_>| leader(route).is_some();
-        if view.system().is_none() || view.first_hole().is_some() || !routes.values().all(is_known)
-        {
+        let has_leaders = routes.values().all(|route| leader(route).is_some());
+        let is_whole = view.system().is_some() && view.first_hole().is_none() && has_leaders;
+        if self.is_young(now_ms) || !is_whole {
             return vec![];
         }
         let leaving = view.stores().filter(|store| store.standing.is_leaving);

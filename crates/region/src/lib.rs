@@ -73,6 +73,7 @@ mod shard;
 mod snapshot_filter;
 mod snapshot_install;
 mod snapshot_sends;
+mod split_borders;
 mod split_policy;
 mod status;
 mod step_context;

@@ -31,6 +31,8 @@ pub struct Coverage {
     pub bounds: BoundsCoverage,
     /// Regions that were split.
     pub splits: SplitCoverage,
+    /// Splits that leaders wished for.
+    pub wishes: SplitWishCoverage,
     /// Snapshots, and replicas without data.
     pub snapshots: SnapshotCoverage,
     /// Leaders that handed over.
@@ -142,6 +144,25 @@ pub struct SplitCoverage {
     pub reads_turned_back: u64,
     /// Proposals and splits that had no effect because a split came before them.
     pub rejected: u64,
+}
+
+/// Sums over splits that leaders wished for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SplitWishCoverage {
+    /// Made because of the size of a region.
+    pub by_size: u64,
+    /// Made because of its load.
+    pub by_load: u64,
+    /// Wishes whose region had changed, or had too few rows, when their turn came.
+    pub void: u64,
+}
+
+impl AddAssign for SplitWishCoverage {
+    fn add_assign(&mut self, more: Self) {
+        self.by_size += more.by_size;
+        self.by_load += more.by_load;
+        self.void += more.void;
+    }
 }
 
 /// Sums over transfers of leadership.
@@ -308,6 +329,7 @@ impl AddAssign for Coverage {
         self.splits.several_at_once += more.splits.several_at_once;
         self.splits.reads_turned_back += more.splits.reads_turned_back;
         self.splits.rejected += more.splits.rejected;
+        self.wishes += more.wishes;
         self.snapshots += more.snapshots;
         self.transfers.begun += more.transfers.begun;
         self.transfers.done += more.transfers.done;

@@ -55,6 +55,8 @@ const MAINTENANCE_STEPS_END: u64 = 4;
 const LOOK_US_MAX: u64 = 5_000;
 /// From asking for a checkpoint to its beginning.
 const ASK_US_MAX: u64 = 10_000;
+/// From a wish for a split to its turn: one comes after the other.
+const SPLIT_US_MAX: u64 = 200_000;
 /// One of this many reads of old entries finds no memory.
 const FETCHES_TO_A_FAILURE: u64 = 8;
 /// Bytes that a scan may return: more than there ever are.
@@ -463,6 +465,11 @@ impl Executor {
             self.store.maintain_log()?;
         }
         self.maintain(now, out)
+    }
+
+    /// When the turn of a wish for a split comes.
+    pub(crate) fn split_delay_us(&mut self) -> u64 {
+        self.rng.u64(1..=SPLIT_US_MAX)
     }
 
     /// When a granted read takes its snapshot.

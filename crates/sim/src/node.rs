@@ -15,7 +15,7 @@ use flotilla_store::{Error, ReadError, RecoveredReplicas, StartSeed, Store, Stor
 use flotilla_vfs::fault::{FaultFs, FaultStats};
 
 use crate::clock::LocalClock;
-use crate::coverage::{Coverage, MembershipCoverage};
+use crate::coverage::{Coverage, MembershipCoverage, SplitWishCoverage};
 use crate::event_queue::SimTime;
 use crate::executor::{Executor, InstallArrow, TaskDelays};
 use crate::layout;
@@ -32,6 +32,7 @@ mod silence;
 mod snapshot_streams;
 mod snapshots;
 mod spare_disks;
+mod split_wishes;
 mod stall;
 mod swap_directory;
 mod working;
@@ -198,6 +199,7 @@ impl SimNode {
             coverage += running.executor.coverage();
             coverage.snapshots += running.streams.coverage;
             coverage.membership += running.membership;
+            coverage.wishes += running.wishes;
             coverage.reads.by_lease += stats.reads_by_lease;
             coverage.reads.by_index += stats.reads_by_index;
             coverage.votes_withheld += stats.dropped.votes_withheld;
@@ -335,6 +337,7 @@ impl SimNode {
             stall: Stall::default(),
             silent: SilentReplicas::default(),
             membership: MembershipCoverage::default(),
+            wishes: SplitWishCoverage::default(),
         });
         self.compare_all(reference_model)?;
         out.tasks.push((1, Task::Greet));

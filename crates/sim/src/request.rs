@@ -23,6 +23,8 @@ pub(crate) enum RequestOwner {
     Operator,
     /// The run itself, at its end.
     Auditor,
+    /// A store, for a leader there that wishes for a split.
+    Splitter { is_by_load: bool },
 }
 
 /// The body of a request.

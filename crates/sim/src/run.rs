@@ -69,7 +69,9 @@ fn run_to_the_end(seed: u64, options: Options) -> SimReport {
         swarm.without_membership();
     }
     let splits = if options.splits { SplitPlanner::draw(seed) } else { SplitPlanner::idle(seed) };
-    let settings = settings(&swarm, &mut rng);
+    let mut settings = settings(&swarm, &mut rng);
+    settings.region.split = splits.limits().clone();
+    settings.store.size_check_bytes = splits.size_check_bytes();
     let trace = Trace::new(seed, options.printed);
     trace.say(0, format_args!("{swarm:?}"));
     let mut world = SimWorld::new(swarm, splits, settings, rng, trace);

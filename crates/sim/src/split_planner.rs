@@ -1,14 +1,18 @@
-//! Splits by hand: when, where, and whether they can be made. Drawn from a generator of their own,
-//! so that old seeds draw the rest as ever.
+//! Splits by hand: when, where, and whether they can be made; and when leaders wish for some. Drawn
+//! from generators of their own, so that old seeds draw the rest as ever.
 
 use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_region::{
-    Descriptor, Epoch, PeerId, RegionId, SPLIT_CHILDREN_MAX, SplitChild, SplitCommand,
+    Descriptor, Epoch, PeerId, RegionId, SPLIT_CHILDREN_MAX, SplitChild, SplitCommand, SplitLimits,
 };
 
 /// Parts the generator of splits from the others of a seed.
 const SALT: u64 = 0x5b11_7000;
+/// The same for the limits of regions.
+const LIMITS_SALT: u64 = 0x5b11_7001;
+/// More than there is in any run.
+const NEVER: u64 = 1 << 40;
 /// Ids from here on are given to new regions and replicas; those of the first ones are lower.
 const FIRST_ID: u64 = 1_000;
 /// The children of a split that is made in most cases.
@@ -71,6 +75,9 @@ pub(crate) struct SplitPlanner {
     mean_us: u64,
     /// The regions of a run that there may be.
     regions_max: usize,
+    limits: SplitLimits,
+    /// After how many bytes a store looks how large a region is.
+    size_check_bytes: u64,
     /// The next id. One that was proposed is spent, whatever became of it.
     next_id: u64,
 }
@@ -81,12 +88,39 @@ impl SplitPlanner {
         let mut rng = Rng::with_seed(seed ^ SALT);
         let mean_us = [0, 150_000, 500_000, 2_000_000][rng.usize(..4)];
         let regions_max = [8, 16, 24][rng.usize(..3)];
-        Self { rng, mean_us, regions_max, next_id: FIRST_ID }
+        let mut limits = Rng::with_seed(seed ^ LIMITS_SALT);
+        let mut draw = |of: &[u64]| of[limits.usize(..of.len())];
+        Self {
+            rng,
+            mean_us,
+            regions_max,
+            limits: SplitLimits {
+                automatic: draw(&[0, 1, 1]) == 1,
+                bytes_max: draw(&[2_000, 16_000, NEVER]),
+                keys_max: draw(&[2, 8, NEVER]),
+                requests_per_s_max: draw(&[3, 3, 10]),
+                bytes_per_s_max: draw(&[2_000, NEVER]),
+                load_windows: draw(&[1, 1, 3]) as u32,
+            },
+            size_check_bytes: draw(&[0, 500, 5_000]),
+            next_id: FIRST_ID,
+        }
     }
 
     /// Draws no split by itself.
     pub(crate) fn idle(seed: u64) -> Self {
-        Self { mean_us: 0, ..Self::draw(seed) }
+        let limits = SplitLimits { automatic: false, ..SplitLimits::default() };
+        Self { mean_us: 0, limits, ..Self::draw(seed) }
+    }
+
+    /// When leaders wish for splits: so early in two runs of three that they do.
+    pub(crate) fn limits(&self) -> &SplitLimits {
+        &self.limits
+    }
+
+    /// After how many bytes a store looks how large a region is.
+    pub(crate) fn size_check_bytes(&self) -> u64 {
+        self.size_check_bytes
     }
 
     /// How long until the next split, if there is one.

@@ -1,7 +1,9 @@
 //! Tasks of a store, and the outbox with their results.
 
+use bytes::Bytes;
 use flotilla_region::{
-    Envelope, Event, LogFetch, Notice, ReadGrant, RoleChange, SnapshotSend, Ticket,
+    Descriptor, Envelope, Event, LogFetch, Notice, ReadGrant, RoleChange, SnapshotSend, SplitWish,
+    Ticket,
 };
 
 use crate::event_queue::SimTime;
@@ -46,6 +48,8 @@ pub(crate) enum Task {
     EndSending(u64),
     /// Give up a snapshot that comes.
     EndReceiving(StreamId),
+    /// Split a region, as its leader wishes.
+    Split(SplitWish),
 }
 
 impl Task {
@@ -70,8 +74,18 @@ impl Task {
             Self::EndSending(_) => 16,
             Self::EndReceiving(_) => 17,
             Self::SendSnapshots => 18,
+            Self::Split(_) => 19,
         }
     }
+}
+
+/// A split that a leader wishes for, and that can be asked for now.
+#[derive(Debug)]
+pub(crate) struct WishedSplit {
+    pub(crate) region: Descriptor,
+    pub(crate) borders: Vec<Bytes>,
+    /// Because of load, and not of size.
+    pub(crate) is_by_load: bool,
 }
 
 /// The results of a store's work. The lists are reused.
@@ -87,6 +101,7 @@ pub(crate) struct Outbox {
     /// Requests whose fate the store does not learn.
     pub(crate) undecided: Vec<Ticket>,
     pub(crate) roles: Vec<RoleChange>,
+    pub(crate) wishes: Vec<WishedSplit>,
     /// The store stalls for this long, and hands out its effects then.
     pub(crate) stall_us: Option<u64>,
 }

@@ -193,7 +193,7 @@ impl ClientWorkload {
         let asker = match request.owner {
             RequestOwner::Client(client) => client as u64,
             RequestOwner::TsoOracle(store) => 1_000 + store as u64,
-            RequestOwner::Auditor | RequestOwner::Operator => 2_000,
+            RequestOwner::Auditor | RequestOwner::Operator | RequestOwner::Splitter { .. } => 2_000,
         };
         let request = &self.requests[index(ticket)];
         let (space, actions) =

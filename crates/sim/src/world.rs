@@ -4,7 +4,7 @@ use std::fmt::Arguments;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use flotilla_region::{MessageKind, RegionId, Ticket};
+use flotilla_region::{MessageKind, RegionId, RoleChange, Ticket};
 
 use crate::clock::LocalClock;
 use crate::event_queue::{EventQueue, SimTime};
@@ -413,12 +413,9 @@ impl SimWorld {
             packet.is_sound = !self.nodes[store].is_swapped();
             self.send_packet(packet);
         }
-        for role in out.roles.drain(..) {
-            self.trace.add(&[role.region.0, role.term.0, u64::from(role.is_leader)]);
-            self.say(format_args!("store {} {role:?}", layout::id(store)));
-            if role.region == layout::SYSTEM {
-                self.oracles[store].on_role_change(&role);
-            }
+        out.roles.drain(..).for_each(|role| self.note_role(store, &role));
+        for wish in out.wishes.drain(..) {
+            self.split_as_wished(store, wish);
         }
         for (ticket, reply) in out.replies.drain(..) {
             self.reply(ticket, reply)?;
@@ -459,6 +456,14 @@ impl SimWorld {
                 Ok(())
             }
             Err(StopReason::CheckFailure(what)) => Err(what),
+        }
+    }
+
+    fn note_role(&mut self, store: usize, role: &RoleChange) {
+        self.trace.add(&[role.region.0, role.term.0, u64::from(role.is_leader)]);
+        self.say(format_args!("store {} {role:?}", layout::id(store)));
+        if role.region == layout::SYSTEM {
+            self.oracles[store].on_role_change(role);
         }
     }
 

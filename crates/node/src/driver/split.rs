@@ -3,12 +3,11 @@
 use bytes::Bytes;
 use flotilla_region::{
     Descriptor, Epoch, Event, PeerId, RegionId, RegionSize, Reject, SPLIT_CHILDREN_MAX, Space,
-    SplitChild, SplitCommand,
+    SplitCommand,
 };
 use flotilla_store::{ApplyOutcome, ApplyReject, ReadError};
 use tokio::time::Instant;
 
-use crate::driver::id_pool::NewIds;
 use crate::driver::router::{RequestError, Router};
 use crate::driver::tickets::TicketAnswer;
 
@@ -33,20 +32,13 @@ impl Router {
         cause: &str,
     ) -> Result<Vec<Descriptor>, RequestError> {
         let parent = self.client_region(region)?;
-        let mut keys: Vec<Bytes> =
-            keys.iter().filter(|key| **key != parent.start).cloned().collect();
-        keys.sort_unstable();
-        keys.dedup();
-        if let Some(key) = keys.iter().find(|key| !parent.contains(key)) {
-            let (key, descriptor) = (key.clone(), Box::new(parent));
-            return Err(RequestError::Rejected(Reject::KeyNotInRegion { key, descriptor }));
-        }
+        let borders = SplitCommand::borders(&parent, keys).map_err(RequestError::Rejected)?;
         let mut parts = vec![parent];
-        for keys in keys.chunks(SPLIT_CHILDREN_MAX) {
+        for borders in borders.chunks(SPLIT_CHILDREN_MAX) {
             let parent = parts.pop().expect("the region itself is always the last");
             let began = Instant::now();
             let bytes = self.region_size(region).map(|size| size.bytes);
-            let made = self.split_once(&parent, keys).await?;
+            let made = self.split_once(&parent, borders).await?;
             let Epoch { version, conf_version } = made[made.len() - 1].epoch;
             tracing::info!(
                 %region, version, conf_version, parts = made.len(), bytes,
@@ -86,7 +78,7 @@ impl Router {
     async fn split_once(
         &self,
         parent: &Descriptor,
-        keys: &[Bytes],
+        borders: &[Bytes],
     ) -> Result<Vec<Descriptor>, RequestError> {
         let region = parent.id;
         // Before ids are taken: another store's are as good, and these would be lost.
@@ -94,10 +86,11 @@ impl Router {
             return Err(RequestError::Rejected(Reject::NotLeader { leader: Some(leader) }));
         }
         let deadline = self.deadline();
-        let (regions, peers) = (keys.len(), keys.len() * parent.peers.len());
+        let (regions, peers) = (borders.len(), borders.len() * parent.peers.len());
         let ids = self.ids().take(regions as u64, peers as u64, deadline).await;
         let ids = ids.map_err(|reason| RequestError::Rejected(Reject::Busy { reason }))?;
-        let split = command(parent, keys, ids);
+        let (regions, peers) = (ids.regions.map(RegionId), ids.peers.map(PeerId));
+        let split = SplitCommand::with_borders(parent, borders, regions, peers);
         let event = |ticket| Event::Split { region, ticket, split: split.clone() };
         match self.ask(region, 0, event, RequestError::Undecided).await? {
             TicketAnswer::Applied(ApplyOutcome::Done) => {}
@@ -120,18 +113,6 @@ impl Router {
     }
 }
 
-/// New regions up to each of `keys`, with replicas where `parent` has its own.
-fn command(parent: &Descriptor, keys: &[Bytes], ids: NewIds) -> SplitCommand {
-    let NewIds { regions, mut peers } = ids;
-    let count = parent.peers.len();
-    let children = keys.iter().zip(regions).map(|(end, id)| SplitChild {
-        id: RegionId(id),
-        end: end.clone(),
-        peers: peers.by_ref().take(count).map(PeerId).collect(),
-    });
-    SplitCommand { epoch: parent.epoch, children: children.collect() }
-}
-
 /// The rejection of a split when it was applied, in the terms of one that was not proposed: neither
 /// had an effect.
 fn refusal(reject: ApplyReject) -> Reject {
@@ -139,35 +120,5 @@ fn refusal(reject: ApplyReject) -> Reject {
         ApplyReject::EpochNotMatch { current } => Reject::EpochNotMatch { current },
         ApplyReject::InvalidSplit(error) => Reject::InvalidSplit(error),
         other => unreachable!("a split was rejected: {other}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use flotilla_region::{Peer, StoreId};
-
-    use super::*;
-    use flotilla_region::RemovedPeers;
-
-    #[test]
-    fn children_have_ids_of_their_own_in_the_order_of_the_replicas() {
-        let peer = |id, store| Peer { id: PeerId(id), store: StoreId(store) };
-        let parent = Descriptor {
-            removed: RemovedPeers::default(),
-            id: RegionId(2),
-            space: Space::Raw,
-            start: "b".into(),
-            end: "m".into(),
-            epoch: Epoch { conf_version: 3, version: 4 },
-            peers: vec![peer(201, 3).into(), peer(202, 1).into()],
-        };
-        let keys = [Bytes::from("d"), Bytes::from("f")];
-        let ids = NewIds { regions: 10..12, peers: 20..24 };
-        let made = command(&parent, &keys, ids).divide(&parent).unwrap();
-        assert_eq!(made.children[0].id, RegionId(10));
-        assert_eq!(made.children[0].peers, [peer(20, 3).into(), peer(21, 1).into()]);
-        assert_eq!(made.children[1].id, RegionId(11));
-        assert_eq!(made.children[1].peers, [peer(22, 3).into(), peer(23, 1).into()]);
-        assert_eq!((&made.parent.start[..], made.parent.epoch.version), (&b"f"[..], 6));
     }
 }

@@ -34,10 +34,11 @@ fn keys(
     router: &Router,
     wish: SplitWish,
 ) -> Result<Option<(Vec<Bytes>, &'static str)>, flotilla_store::ReadError> {
-    let SplitWish { region, epoch, reason } = wish;
-    let is_same = router.descriptor(region).is_some_and(|found| found.epoch == epoch);
-    let keys = match reason {
-        _ if !is_same => return Ok(None),
+    let region = wish.region;
+    let keys = match wish.reason {
+        _ if !router.descriptor(region).is_some_and(|found| wish.is_for(&found)) => {
+            return Ok(None);
+        }
         SplitReason::Load { key, .. } => (vec![key], "load"),
         SplitReason::Size { parts } => (router.split_keys(region, parts)?, "size"),
     };

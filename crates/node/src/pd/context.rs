@@ -23,17 +23,11 @@ pub struct PdConfig {
     pub leader_wait: Duration,
     /// Answers that may wait so; more are given at once from what is known.
     pub leader_wait_count_max: usize,
-    /// How many replicas a region should have.
-    pub replica_count: u32,
 }
 
 impl Default for PdConfig {
     fn default() -> Self {
-        Self {
-            leader_wait: Duration::from_millis(1_000),
-            leader_wait_count_max: 1024,
-            replica_count: 3,
-        }
+        Self { leader_wait: Duration::from_millis(1_000), leader_wait_count_max: 1024 }
     }
 }
 

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use flotilla_identity::{MemberId, SYSTEM_REGION, StoreRegistry};
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_placement::{
-    ClusterView, Config, IdAllocator, LeaderBalanceLimits, LeaderStep, LossRefusal,
-    RegionHeartbeat, RepairRefusal, RowError, RowSwap, StoreInfo, SwapResult, Timestamp, Tso,
-    TsoError, check_loss, rows,
+    ClusterView, Config, IdAllocator, LeaderBalanceLimits, LeaderStep, LeaderStepState,
+    LossRefusal, RegionHeartbeat, RepairRefusal, RowError, RowSwap, StoreInfo, SwapResult,
+    Timestamp, Tso, TsoError, check_loss, rows,
 };
 use flotilla_region::{RequestPrecondition, StoreId, Term};
 use flotilla_store::ApplyOutcome;
@@ -199,6 +199,17 @@ impl PdLeader {
         let now_ms = self.now_ms();
         let mut balancer = self.balancer.lock();
         balancer.steps(now_ms, &self.cluster.lock(), here, store.0)
+    }
+
+    /// Has the leaders of `regions` spread; returns those that cannot be moved now.
+    pub(super) fn scatter(&self, regions: &[u64]) -> Vec<u64> {
+        let mut balancer = self.balancer.lock();
+        balancer.scatter(self.now_ms(), &self.cluster.lock(), regions)
+    }
+
+    /// How far the last transfer of a region's lead is that placement has asked for.
+    pub(super) fn leader_step_state(&self, region: u64) -> Option<LeaderStepState> {
+        self.balancer.lock().state(self.now_ms(), &self.cluster.lock(), region)
     }
 
     /// Whether a store may be declared lost now.

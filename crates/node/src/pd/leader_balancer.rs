@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use flotilla_placement::{ClusterView, LeaderBalance, LeaderBalanceLimits, LeaderStep};
+use flotilla_placement::{
+    ClusterView, LeaderBalance, LeaderBalanceLimits, LeaderStep, LeaderStepState,
+};
 
 /// Between two looks at all regions. Milliseconds.
 const LOOK_MS: u64 = 300;
@@ -25,6 +27,23 @@ impl LeaderBalancer {
     /// Regions that are not to be moved.
     pub(super) fn set_busy(&mut self, busy: BTreeSet<u64>) {
         self.balance.set_busy(busy);
+    }
+
+    /// Has the leaders of `regions` spread; returns those that cannot be moved now.
+    pub(super) fn scatter(&mut self, now_ms: u64, view: &ClusterView, regions: &[u64]) -> Vec<u64> {
+        let scatter = self.balance.scatter(now_ms, view, regions);
+        self.waiting.extend(scatter.steps.into_iter().map(|step| (now_ms, step)));
+        scatter.failed
+    }
+
+    /// How far the last transfer of a region is.
+    pub(super) fn state(
+        &self,
+        now_ms: u64,
+        view: &ClusterView,
+        region: u64,
+    ) -> Option<LeaderStepState> {
+        self.balance.step_state(now_ms, view, region)
     }
 
     /// The steps for `store`, of which each is given once. `here` leads the system region.

@@ -2,14 +2,15 @@
 //!
 //! It lives on the store that leads the system region: `election` follows that leadership, `leader`
 //! is the state of one term, `heartbeat_sender` on every store reports the regions that the store
-//! leads, and `id_lender` fetches ids for regions that it splits. `split_regions` has regions split
-//! where they are led. `service` answers clients, by `lookup`; `heartbeat_receiver` takes in the
-//! heartbeats, `heartbeat_sessions` knows their streams, `leader_balancer` evens out what stores
-//! lead, and `replica_repair` brings replicas to the stores that should have them: `repair_loop`
-//! looks now and then, `step_runner` carries out its steps where regions are led, and
-//! `repair_requests` answers operators. `registration` changes the `registry_row`, and takes stores
-//! that join; `store_changes` drains stores and lets them leave. `stubs` are small services that
-//! clients expect of a PD. `context` is their shared state, `placement_driver` puts them together.
+//! leads, and `id_lender` fetches ids for regions that it splits. `service` answers clients: by
+//! `lookup`, by `split_regions`, which has regions split where they are led, and by
+//! `scatter_regions`, which has their leaders spread. `heartbeat_receiver` takes in the heartbeats,
+//! `heartbeat_sessions` knows their streams, `leader_balancer` evens out what stores lead, and
+//! `replica_repair` brings replicas to the stores that should have them: `repair_loop` looks now
+//! and then, `step_runner` carries out its steps where regions are led, and `repair_requests`
+//! answers operators. `registration` changes the `registry_row`, and takes stores that join;
+//! `store_changes` drains stores and lets them leave. `stubs` are small services that clients
+//! expect of a PD. `context` is their shared state, `placement_driver` puts them together.
 
 mod context;
 mod convert;
@@ -28,6 +29,7 @@ mod registry_row;
 mod repair_loop;
 mod repair_requests;
 mod replica_repair;
+mod scatter_regions;
 mod service;
 mod split_regions;
 mod step_runner;

@@ -6,6 +6,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use flotilla_placement::{ClusterView, StoreInfo};
 use flotilla_proto::metapb;
 use flotilla_proto::pdpb::pd_server::Pd;
@@ -13,10 +14,12 @@ use flotilla_proto::pdpb::{
     AllocIdRequest, AllocIdResponse, BatchScanRegionsRequest, BatchScanRegionsResponse, Error,
     ErrorType, GetAllStoresRequest, GetAllStoresResponse, GetClusterConfigRequest,
     GetClusterConfigResponse, GetClusterInfoRequest, GetClusterInfoResponse, GetMembersRequest,
-    GetMembersResponse, GetRegionByIdRequest, GetRegionRequest, GetRegionResponse, GetStoreRequest,
-    GetStoreResponse, IsBootstrappedRequest, IsBootstrappedResponse, QueryRegionRequest,
-    QueryRegionResponse, Region, RequestHeader, ResponseHeader, ScanRegionsRequest,
-    ScanRegionsResponse, ServiceMode, SplitRegionsRequest, SplitRegionsResponse, Timestamp,
+    GetMembersResponse, GetOperatorRequest, GetOperatorResponse, GetRegionByIdRequest,
+    GetRegionRequest, GetRegionResponse, GetStoreRequest, GetStoreResponse, IsBootstrappedRequest,
+    IsBootstrappedResponse, QueryRegionRequest, QueryRegionResponse, Region, RequestHeader,
+    ResponseHeader, ScanRegionsRequest, ScanRegionsResponse, ScatterRegionRequest,
+    ScatterRegionResponse, ServiceMode, SplitAndScatterRegionsRequest,
+    SplitAndScatterRegionsResponse, SplitRegionsRequest, SplitRegionsResponse, Timestamp,
     TsoRequest, TsoResponse,
 };
 use tokio::sync::mpsc;
@@ -28,7 +31,7 @@ use super::context::PdContext;
 use super::convert::{member_to_proto, store_to_proto};
 use super::leader::PdLeader;
 use super::lookup::{self, LookupResult};
-use super::split_regions;
+use super::{scatter_regions, split_regions};
 
 /// Regions that one answer holds at most; a client that wants more asks again from where it ended.
 const SCAN_COUNT_MAX: usize = 10_000;
@@ -97,22 +100,43 @@ impl PdService {
         Ok(QueryRegionResponse { header: self.header(), ..response })
     }
 
-    /// As [`split_regions::split`].
-    async fn split(&self, request: SplitRegionsRequest) -> Result<SplitRegionsResponse, Status> {
-        let SplitRegionsRequest { header, mut split_keys, retry_limit } = request;
+    /// As [`split_regions::split`]; with the percentage of the keys that begin a region.
+    async fn split(
+        &self,
+        pd_leader: &PdLeader,
+        mut keys: Vec<Bytes>,
+        retry_limit: u64,
+    ) -> Result<(u64, Vec<u64>), Status> {
+        check_count(keys.len(), "split keys")?;
+        keys.sort_unstable();
+        keys.dedup();
+        let made = split_regions::split(&self.context, pd_leader, &keys, retry_limit).await;
+        Ok((percentage(made.len(), keys.len()), made))
+    }
+
+    async fn scatter(
+        &self,
+        request: ScatterRegionRequest,
+    ) -> Result<ScatterRegionResponse, Status> {
+        let ScatterRegionRequest { header, region_id, mut regions_id, retry_limit, .. } = request;
         let pd_leader = self.pd_leader(header).await?;
-        if split_keys.len() > BATCH_COUNT_MAX {
-            let message =
-                format!("{} split keys at once, at most {BATCH_COUNT_MAX}", split_keys.len());
-            return Err(Status::invalid_argument(message));
+        let is_one = regions_id.is_empty();
+        if is_one {
+            regions_id.push(region_id);
         }
-        split_keys.sort_unstable();
-        split_keys.dedup();
-        let made = split_regions::split(&self.context, &pd_leader, &split_keys, retry_limit).await;
-        let finished_percentage =
-            (made.len() * 100).checked_div(split_keys.len()).unwrap_or(100) as u64;
-        let (header, regions_id) = (self.header(), made);
-        Ok(SplitRegionsResponse { header, finished_percentage, regions_id })
+        check_count(regions_id.len(), "regions")?;
+        let count = regions_id.len();
+        let failed = scatter_regions::scatter(&pd_leader, &regions_id, retry_limit).await;
+        // Older clients look at the header alone.
+        let header = match failed.first() {
+            Some(region) if is_one => {
+                let message = format!("region {region} is unknown, has no leader, or changes");
+                self.header_with(ErrorType::RegionNotFound, message)
+            }
+            _ => self.header(),
+        };
+        let finished_percentage = percentage(count.saturating_sub(failed.len()), count);
+        Ok(ScatterRegionResponse { header, finished_percentage, failed_regions_id: failed })
     }
 
     async fn timestamps(&self, request: TsoRequest) -> Result<TsoResponse, Status> {
@@ -157,6 +181,18 @@ where
     Box::pin(ReceiverStream::new(answers))
 }
 
+fn check_count(count: usize, what: &str) -> Result<(), Status> {
+    if count <= BATCH_COUNT_MAX {
+        return Ok(());
+    }
+    Err(Status::invalid_argument(format!("{count} {what} at once, at most {BATCH_COUNT_MAX}")))
+}
+
+/// How many of a hundred are done; all of none.
+fn percentage(done: usize, count: usize) -> u64 {
+    (done * 100).checked_div(count).unwrap_or(100) as u64
+}
+
 fn limit(asked: i32) -> usize {
     usize::try_from(asked).ok().filter(|&limit| limit > 0).unwrap_or(SCAN_COUNT_MAX)
 }
@@ -192,8 +228,9 @@ impl Pd for PdService {
         &self,
         request: Request<GetClusterConfigRequest>,
     ) -> Result<Response<GetClusterConfigResponse>, Status> {
-        self.pd_leader(request.into_inner().header).await?;
-        let max_peer_count = self.context.shared.settings.replica_count;
+        let pd_leader = self.pd_leader(request.into_inner().header).await?;
+        // As an operator has set it, which may be another number than that of the bootstrap.
+        let (_, max_peer_count) = pd_leader.repair().settings();
         let cluster = Some(metapb::Cluster { id: self.context.cluster_id(), max_peer_count });
         Ok(Response::new(GetClusterConfigResponse { header: self.header(), cluster }))
     }
@@ -289,7 +326,58 @@ impl Pd for PdService {
         &self,
         request: Request<SplitRegionsRequest>,
     ) -> Result<Response<SplitRegionsResponse>, Status> {
-        Ok(Response::new(self.split(request.into_inner()).await?))
+        let SplitRegionsRequest { header, split_keys, retry_limit } = request.into_inner();
+        let pd_leader = self.pd_leader(header).await?;
+        let (finished_percentage, regions_id) =
+            self.split(&pd_leader, split_keys, retry_limit).await?;
+        let header = self.header();
+        Ok(Response::new(SplitRegionsResponse { header, finished_percentage, regions_id }))
+    }
+
+    async fn split_and_scatter_regions(
+        &self,
+        request: Request<SplitAndScatterRegionsRequest>,
+    ) -> Result<Response<SplitAndScatterRegionsResponse>, Status> {
+        let SplitAndScatterRegionsRequest { header, split_keys, retry_limit, .. } =
+            request.into_inner();
+        let pd_leader = self.pd_leader(header).await?;
+        let (split_finished_percentage, regions_id) =
+            self.split(&pd_leader, split_keys, retry_limit).await?;
+        let failed = scatter_regions::scatter(&pd_leader, &regions_id, retry_limit).await;
+        let count = regions_id.len();
+        Ok(Response::new(SplitAndScatterRegionsResponse {
+            header: self.header(),
+            split_finished_percentage,
+            scatter_finished_percentage: percentage(count.saturating_sub(failed.len()), count),
+            regions_id,
+        }))
+    }
+
+    async fn scatter_region(
+        &self,
+        request: Request<ScatterRegionRequest>,
+    ) -> Result<Response<ScatterRegionResponse>, Status> {
+        Ok(Response::new(self.scatter(request.into_inner()).await?))
+    }
+
+    async fn get_operator(
+        &self,
+        request: Request<GetOperatorRequest>,
+    ) -> Result<Response<GetOperatorResponse>, Status> {
+        let GetOperatorRequest { header, region_id } = request.into_inner();
+        let pd_leader = self.pd_leader(header).await?;
+        let Some(operator) = scatter_regions::operator(&pd_leader, region_id) else {
+            let message = format!("no change of region {region_id} is remembered");
+            let header = self.header_with(ErrorType::RegionNotFound, message);
+            return Ok(Response::new(GetOperatorResponse { header, ..Default::default() }));
+        };
+        Ok(Response::new(GetOperatorResponse {
+            header: self.header(),
+            region_id,
+            desc: operator.description.into(),
+            status: operator.status.into(),
+            kind: operator.kind.into(),
+        }))
     }
 
     type QueryRegionStream = Answers<QueryRegionResponse>;

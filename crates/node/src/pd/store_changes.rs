@@ -70,9 +70,16 @@ impl PdLeader {
             let to = changed.store(store).map(|record| record.state).unwrap_or_default();
             let written = tokio::spawn(async move { pd_leader.write_registry(changed).await });
             match written.await.unwrap_or(RegistryWrite::Unknown) {
-                // Found to be another row: the look at it says what is to be done.
+                // Written, or found to be another row: the next look says which.
                 RegistryWrite::Settled => {
-                    tracing::info!(%store, name, "the store was {}, and is {}", state.word(), to.word());
+                    let is_written = {
+                        let row = self.registry.lock();
+                        row.registry().store(store).is_some_and(|record| record.state == to)
+                    };
+                    let (from, to) = (state.word(), to.word());
+                    if is_written {
+                        tracing::info!(%store, name, from, to, "the state of the store has changed");
+                    }
                 }
                 RegistryWrite::Busy => {
                     let is_changing = self.registry.lock().is_changing();

@@ -264,6 +264,24 @@ fn a_drained_store_gives_up_all_that_it_leads() {
 }
 
 #[test]
+fn a_store_is_drained_although_a_region_has_no_leader() {
+    let mut cluster = Simulated::new(2, 4, 16, 3);
+    cluster.settle(20_000);
+    cluster.silent.push(4);
+    (0..=VIEW.suspect_ms / LOOK_MS).for_each(|_| _ = cluster.look());
+    cluster.under_way_max = LIMITS.drained_max;
+    let standing = StoreStanding { is_draining: true, ..StoreStanding::default() };
+    cluster.view.note_standing(2, standing);
+    let led = |cluster: &Simulated, store| {
+        cluster.regions.iter().filter(|(_, leader, _)| *leader == store).count()
+    };
+    let silent = led(&cluster, 4);
+    assert!(silent > 0 && led(&cluster, 2) > 0);
+    (0..40).for_each(|_| _ = cluster.look());
+    assert_eq!((led(&cluster, 2), led(&cluster, 4)), (0, silent));
+}
+
+#[test]
 fn the_region_of_placement_leaves_a_drained_store_last() {
     let mut cluster = Simulated::new(2, 3, 16, 3);
     cluster.settle(20_000);
@@ -370,4 +388,69 @@ fn a_region_whose_replicas_change_is_not_moved() {
     assert_eq!(proposed(ReplicaRole::Learner, &[]), 0, "a learner cannot lead");
     assert_eq!(proposed(ReplicaRole::Voter, &[2]), 0);
     assert_eq!(proposed(ReplicaRole::Voter, &[]), 1);
+}
+
+#[test]
+fn a_scatter_spreads_the_leaders_of_its_regions_and_is_not_undone() {
+    for seed in 0..50 {
+        let mut cluster = Simulated::new(seed, 3, 31, 3);
+        cluster.settle(30_000);
+        // Nine regions that one store leads, while all counts are even.
+        let led = |store| move |region: &&(Vec<u64>, u64, u64)| region.1 == store;
+        assert!(cluster.regions.iter().filter(led(2)).count() >= 9);
+        let places = (0..31).filter(|place| cluster.regions[*place].1 == 2).take(9);
+        let named: Vec<u64> = places.map(|place| place as u64 + 2).collect();
+        let scatter = cluster.balance.scatter(cluster.now_ms, &cluster.view, &named);
+        assert_eq!((scatter.steps.len(), scatter.failed.len()), (6, 0));
+        let state = |cluster: &Simulated, region| {
+            cluster.balance.step_state(cluster.now_ms, &cluster.view, region)
+        };
+        let moved = scatter.steps[0].region;
+        assert_eq!(state(&cluster, moved), Some(LeaderStepState::UnderWay));
+        // Once more, before they are done: they stand.
+        let again = cluster.balance.scatter(cluster.now_ms, &cluster.view, &named);
+        assert_eq!(again, LeaderScatter::default());
+        cluster.under_way.extend(scatter.steps.iter().map(|step| (cluster.now_ms, *step)));
+        cluster.under_way_max = 6;
+        cluster.look();
+        assert_eq!(state(&cluster, moved), Some(LeaderStepState::Done));
+        let counts = |cluster: &Simulated| {
+            let leader = |region: &u64| cluster.regions[*region as usize - 2].1;
+            let count = |store| named.iter().filter(|region| leader(region) == store).count();
+            [count(1), count(2), count(3)]
+        };
+        assert_eq!(counts(&cluster), [3, 3, 3]);
+        cluster.settle(30_000);
+    }
+}
+
+#[test]
+fn a_scatter_names_what_it_cannot_move() {
+    let mut cluster = Simulated::new(7, 3, 16, 3);
+    cluster.settle(30_000);
+    cluster.balance.set_busy(BTreeSet::from([5]));
+    let scatter = cluster.balance.scatter(cluster.now_ms, &cluster.view, &[99, 5, 5, 99]);
+    assert_eq!(scatter, LeaderScatter { steps: vec![], failed: vec![99, 5] });
+    // No leader goes to a store that is silent, and none is known of its own regions.
+    cluster.silent = vec![3];
+    cluster.view.disconnect(3);
+    let all: Vec<u64> = (2..18).filter(|region| *region != 5).collect();
+    let led_by_3 = all.iter().filter(|region| cluster.regions[**region as usize - 2].1 == 3);
+    let led_by_3: Vec<u64> = led_by_3.copied().collect();
+    let scatter = cluster.balance.scatter(cluster.now_ms, &cluster.view, &all);
+    assert!(scatter.steps.iter().all(|step| step.to.store != 3), "{scatter:?}");
+    assert_eq!(scatter.failed, led_by_3);
+}
+
+#[test]
+fn a_transfer_that_comes_to_nothing_is_late() {
+    let mut cluster = Simulated::new(7, 3, 16, 3);
+    cluster.settle(30_000);
+    let all: Vec<u64> =
+        (2..18).filter(|region| cluster.regions[*region as usize - 2].1 == 2).collect();
+    let scatter = cluster.balance.scatter(cluster.now_ms, &cluster.view, &all);
+    let moved = scatter.steps[0].region;
+    cluster.now_ms += LIMITS.step_ms;
+    let state = cluster.balance.step_state(cluster.now_ms, &cluster.view, moved);
+    assert_eq!(state, Some(LeaderStepState::Late));
 }

@@ -11,6 +11,7 @@ mod membership_crashes;
 mod requests;
 mod scenario;
 mod snapshots;
+mod split_wishes;
 mod transfers;
 mod uninitialised;
 

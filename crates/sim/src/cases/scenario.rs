@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_kv::raw::RawOp;
-use flotilla_region::{Config, Descriptor, Index, RegionId, Status, Ticket};
+use flotilla_region::{Config, Descriptor, Index, RegionId, SplitLimits, Status, Ticket};
 
 use crate::coverage::SnapshotCoverage;
 use crate::faults::Swarm;
@@ -71,6 +71,11 @@ impl Scenario {
         })
     }
 
+    /// The same, with regions that are split at these limits.
+    pub(super) fn with_limits(seed: u64, limits: SplitLimits) -> Self {
+        Self::of(seed, Swarm::calm(3), |config| config.split = limits)
+    }
+
     fn of(seed: u64, swarm: Swarm, change: impl FnOnce(&mut Config)) -> Self {
         let mut rng = Rng::with_seed(seed);
         let mut settings = run::settings(&swarm, &mut rng);
@@ -79,6 +84,7 @@ impl Scenario {
         settings.region.window.log_kept_region_bytes = window.log_kept_region_bytes;
         settings.region.window.log_kept_bytes_max = window.log_kept_bytes_max;
         change(&mut settings.region);
+        settings.store.size_check_bytes = 0;
         for region in &mut settings.regions[1..] {
             region.peers.truncate(REPLICAS);
         }

@@ -35,6 +35,10 @@ impl Coverage {
         if seeds >= SEEDS_MIN_OF_RARE {
             corners.extend(self.rare_corners());
         }
+        // It takes seconds with many requests that one leader admits.
+        if seeds >= SEEDS_MIN_OF_RARE && options.splits {
+            corners.push(("splits by load", self.wishes.by_load));
+        }
         corners.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }
 
@@ -76,7 +80,7 @@ impl Coverage {
         ]
     }
 
-    fn corners_of_splits(&self) -> [Corner; 10] {
+    fn corners_of_splits(&self) -> [Corner; 12] {
         [
             ("splits", self.splits.applied),
             ("replicas that only the log had", self.splits.unborn),
@@ -84,6 +88,8 @@ impl Coverage {
             ("splits applied at once", self.splits.several_at_once),
             ("reads turned back by a split", self.splits.reads_turned_back),
             ("proposals that came after a split", self.splits.rejected),
+            ("splits by size", self.wishes.by_size),
+            ("wishes for splits that came to nothing", self.wishes.void),
             ("replicas made by a message", self.snapshots.uninitialised),
             ("starts with replicas without data", self.snapshots.uninitialised_starts),
             ("votes of replicas without data", self.snapshots.uninitialised_votes),

@@ -5,7 +5,7 @@ use flotilla_region::{Effects, Event, LeaderTransferred, MessageKind, Reject, Sh
 use super::handshakes::HandshakeDriver;
 use super::snapshot_streams::SnapshotStreams;
 use crate::clock::LocalClock;
-use crate::coverage::MembershipCoverage;
+use crate::coverage::{MembershipCoverage, SplitWishCoverage};
 use crate::event_queue::SimTime;
 use crate::executor::{Executor, InstallArrow, RowWork};
 use crate::reference_model::{CheckFailure, ReferenceModel};
@@ -36,6 +36,7 @@ pub(super) struct RunningStore {
     pub(super) stall: Stall,
     pub(super) silent: SilentReplicas,
     pub(super) membership: MembershipCoverage,
+    pub(super) wishes: SplitWishCoverage,
 }
 
 impl RunningStore {
@@ -118,7 +119,9 @@ impl RunningStore {
             out.tasks.push((self.executor.notify_delay_us(), created));
         }
         effects.ranges.clear();
-        effects.split_wishes.clear();
+        for wish in effects.split_wishes.drain(..) {
+            out.tasks.push((self.executor.split_delay_us(), Task::Split(wish)));
+        }
         for fetch in effects.fetches.drain(..) {
             out.tasks.push((self.executor.notify_delay_us(), Task::Fetch(fetch)));
         }

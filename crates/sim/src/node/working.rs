@@ -94,6 +94,9 @@ impl SimNode {
                     StopReason::CheckFailure(format!("a granted read failed: {error}"))
                 })?;
             }
+            Task::Split(wish) => {
+                return running.look_up_borders(wish, out).map_err(|error| self.unread(&error));
+            }
             Task::Maintain => {
                 running.executor.maintain(now, out).map_err(|error| self.stop(&error))?;
             }
@@ -107,13 +110,7 @@ impl SimNode {
             | Task::EndSending(_)
             | Task::EndReceiving(_) => return self.work_for_snapshot(task, out),
             Task::DispatchEffects => {
-                running.dispatch_effects(
-                    self.clock,
-                    now,
-                    layout::id(self.place),
-                    reference_model,
-                    out,
-                )?;
+                running.dispatch_effects(self.clock, now, store, reference_model, out)?;
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use crate::event_queue::SimTime;
 use crate::layout;
 use crate::packet::{Packet, PacketBody, SnapshotPart};
 use crate::reference_model::CheckFailure;
-use crate::request::{ClientReply, RequestOwner};
+use crate::request::{ClientReply, RequestOwner, RequestState};
 use crate::task::Task;
 
 /// A client waits so long for an answer before it turns to something else.
@@ -137,8 +137,15 @@ impl SimWorld {
         self.trace.add(&[ticket.0, reply.print()]);
         self.say(format_args!("ticket {ticket} is told {reply:?}"));
         let freed = self.workload.answer(ticket, &reply, &self.reference_model)?;
-        if let RequestOwner::TsoOracle(store) = self.workload.request(ticket).owner {
-            self.oracles[store].on_reply(ticket, reply, &mut self.stamps)?;
+        let request = self.workload.request(ticket);
+        match request.owner {
+            RequestOwner::TsoOracle(store) => {
+                self.oracles[store].on_reply(ticket, reply, &mut self.stamps)?;
+            }
+            RequestOwner::Splitter { is_by_load } if request.state == RequestState::Served => {
+                self.nodes[request.store].count_wished_split(is_by_load);
+            }
+            _ => {}
         }
         self.resume_client(freed);
         Ok(())

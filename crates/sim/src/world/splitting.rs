@@ -1,6 +1,6 @@
 //! Splits by hand, and what happens beside them.
 
-use flotilla_region::{Descriptor, Event, Space};
+use flotilla_region::{Descriptor, Event, RegionId, Space};
 
 use super::{SimEvent, SimWorld};
 use crate::layout;
@@ -8,6 +8,7 @@ use crate::network::Partition;
 use crate::reference_model::CheckFailure;
 use crate::request::{ClientRequest, ForgedField, RequestBody, RequestOwner};
 use crate::split_planner::{PlannedSplit, SplitCompanion};
+use crate::task::WishedSplit;
 
 impl SimWorld {
     /// Plans the next split.
@@ -23,9 +24,7 @@ impl SimWorld {
             return Ok(());
         }
         self.schedule_split();
-        let all = self.reference_model.descriptors();
-        let data: Vec<_> =
-            all.filter(|region| region.space == Space::Raw).map(|it| it.id).collect();
+        let data = self.data_regions();
         if !self.splits.wants_more(data.len()) {
             return Ok(());
         }
@@ -36,6 +35,22 @@ impl SimWorld {
         let Some(leader) = self.leader(region.id) else { return Ok(()) };
         self.ask_for_split(&region, leader);
         self.accompany(&region, leader)
+    }
+
+    fn data_regions(&self) -> Vec<RegionId> {
+        let all = self.reference_model.descriptors();
+        all.filter(|region| region.space == Space::Raw).map(|region| region.id).collect()
+    }
+
+    /// A store asks itself for the split that a leader there wishes for.
+    pub(super) fn split_as_wished(&mut self, store: usize, wish: WishedSplit) {
+        // At the end a run looks at replicas that rest.
+        if self.clients_active && self.splits.wants_more(self.data_regions().len()) {
+            let WishedSplit { region, borders, is_by_load } = wish;
+            let body = RequestBody::Split(self.splits.command(&region, borders));
+            let owner = RequestOwner::Splitter { is_by_load };
+            self.send(ClientRequest::new(owner, &region, store, body));
+        }
     }
 
     pub(super) fn ask_for_split(&mut self, region: &Descriptor, leader: usize) {

@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use flotilla_identity::{FEATURE_LEVEL, RegisterRefusal, RegisterRequest, StoreUuid};
-use flotilla_placement::{RegionInfo, ReplicaInfo, ReplicaRole};
+use flotilla_identity::{
+    FEATURE_LEVEL, RegisterRefusal, RegisterRequest, StateChange, StateRefusal, StoreState,
+    StoreUuid,
+};
+use flotilla_placement::{ExitRefusal, RegionInfo, ReplicaInfo, ReplicaRole};
 use flotilla_region::{
     Descriptor, Epoch, Event, Index, Peer, PeerId, RegionId, Reject, RemovedPeers, RoleChange,
     Space,
@@ -13,6 +16,7 @@ use tonic::Code;
 
 use super::super::context::{PdConfig, PdContext};
 use super::super::registration::NotRegistered;
+use super::super::store_changes::NotChanged;
 use super::*;
 use crate::clock::Clock;
 use crate::driver::context::{NodeContext, WorkQueues};
@@ -276,6 +280,53 @@ async fn a_store_is_replaced_once_it_may_be_lost() {
     assert_eq!(replace(10).await.unwrap().unwrap().0, new, "the answer was lost");
     let gone = register(request(9, "s9")).await.unwrap().unwrap_err();
     assert_eq!(gone, NotRegistered::Refused(RegisterRefusal::Gone { store: old }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_state_of_a_store_changes_once_its_row_is_written() {
+    let world = World::new();
+    let pd_leader = world.pd_leader().await;
+    let leader = &pd_leader;
+    let asked = request(9, "s9");
+    let registered = world.told(Region::Leads, leader.register(&asked)).await;
+    let (store, _) = registered.unwrap().unwrap();
+    let change = |change| world.told(Region::Leads, leader.change_store(store, change));
+    let alone = change(StateChange::Drain).await.unwrap_err();
+    assert_eq!(alone, NotChanged::Exit(store, ExitRefusal::NoSuccessor));
+    assert!(alone.is_passing(true) && !alone.is_passing(false), "no store has reported");
+    leader.hear(StoreId(1), &[], true, 0);
+    assert_eq!(change(StateChange::Drain).await, Ok(StoreState::Draining));
+    let standing = || leader.see(|view| view.store(store.0).unwrap().standing.clone());
+    assert!(standing().is_draining && !standing().is_leaving);
+    let version = leader.registry.lock().registry().version;
+    assert_eq!(change(StateChange::Drain).await, Ok(StoreState::Draining));
+    assert_eq!(leader.registry.lock().registry().version, version, "nothing is written");
+    assert_eq!(change(StateChange::Cancel).await, Ok(StoreState::Up));
+    assert_eq!(change(StateChange::Leave).await, Ok(StoreState::Leaving));
+    assert!(!standing().is_draining && standing().is_leaving);
+    let leaves = change(StateChange::Drain).await.unwrap_err();
+    assert_eq!(leaves, NotChanged::State(StateRefusal::Leaving(store)));
+    let unknown = world.told(Region::Leads, leader.change_store(StoreId(99), StateChange::Leave));
+    assert_eq!(unknown.await, Err(NotChanged::State(StateRefusal::Unknown(StoreId(99)))));
+    let young = change(StateChange::Lost).await.unwrap_err();
+    assert!(matches!(young, NotChanged::Loss(_)) && young.is_passing(false), "{young}");
+    // Another store leads by now: it is not known whether the state is still that.
+    let deposed = world.told(Region::Deposed, leader.change_store(store, StateChange::Leave)).await;
+    assert_eq!(deposed, Err(NotChanged::Unwritten));
+
+    // It has no replica, and all regions are known.
+    tokio::time::advance(Duration::from_secs(10)).await;
+    let replica = ReplicaInfo { id: 201, store: 1, role: ReplicaRole::Voter };
+    let region = RegionInfo { id: 2, replicas: vec![replica], ..RegionInfo::default() };
+    leader.change_view(|view| view.note_system(RegionInfo { id: 1, ..region.clone() }));
+    leader.hear(StoreId(1), &[RegionHeartbeat { region, term: 6, leader: Some(replica) }], true, 0);
+    for (replicas, state) in [(1, StoreState::Leaving), (0, StoreState::Removed)] {
+        leader.note_condition(store, false, Some(replicas));
+        world.told(Region::Leads, leader.remove_emptied()).await;
+        let found = leader.registry.lock().registry().store(store).map(|record| record.state);
+        assert_eq!(found, Some(state), "{replicas} replicas");
+    }
+    assert!(standing().is_lost, "it takes no part any more");
 }
 
 /// The leader's state goes with the term, whether another store leads or none does.
