@@ -58,7 +58,7 @@ async fn split_at(cluster: &Playground, key: &Bytes) -> Vec<Descriptor> {
             let router = node.router();
             let Some(region) = router.locate(Space::Raw, key) else { continue };
             if router.leads(region.id) {
-                let split = router.split(region.id, std::slice::from_ref(key)).await;
+                let split = router.split(region.id, std::slice::from_ref(key), "test").await;
                 made = Some(split.map_err(|error| format!("{error:?}"))?);
                 return Ok(());
             }
@@ -242,7 +242,7 @@ async fn a_client_that_is_behind_hears_of_all_parts_at_once() {
     let few = client.split_region(parts[0].id, []).await.unwrap_err();
     assert!(few.to_string().contains("too few rows"), "{few}");
     let router = cluster.node(0).unwrap().router();
-    let system = router.split(RegionId(1), &["m".into()]).await;
+    let system = router.split(RegionId(1), &["m".into()], "test").await;
     assert_eq!(system, Err(RequestError::Rejected(Reject::RegionNotFound(RegionId(1)))));
     cluster.shutdown().await.unwrap();
 }

@@ -20,7 +20,6 @@ use super::super::store_changes::NotChanged;
 use super::*;
 use crate::clock::Clock;
 use crate::driver::context::{NodeContext, WorkQueues};
-use crate::driver::mailbox::OpenLanes;
 use crate::driver::router::RouterLimits;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
@@ -28,6 +27,7 @@ use crate::driver::tickets::{TicketAnswer, Tickets};
 use crate::failure::NodeFailure;
 use crate::test_store;
 use crate::transport::PeerConnections;
+use flotilla_dispatch::OpenLanes;
 
 const TERM: Term = Term(5);
 
