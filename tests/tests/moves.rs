@@ -202,8 +202,8 @@ async fn one_store_grows_to_three_and_five_and_shrinks_to_three_under_load() {
     println!("{}", load.end(&left).await);
 }
 
-/// Waits until each store has as many replicas as the others, or two more or less: that of placement
-/// is not moved for balance.
+/// Waits until each store has as many replicas as the others, or two more or less: that of
+/// placement is not moved for balance.
 async fn even(endpoints: &[String]) {
     until_within(PATIENCE, async || {
         let mut counts = BTreeMap::<u64, usize>::new();

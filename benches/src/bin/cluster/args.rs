@@ -22,8 +22,8 @@ pub(crate) struct CommonArgs {
     /// Calm windows that are measured [default: 5, or 2 if quick]
     #[arg(long, global = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     windows: Option<u32>,
-    /// Seconds of a window, of the load before it, and of a measurement of the peak [default: 10, or
-    /// 1 if quick]
+    /// Seconds of a window, of the load before it, and of a measurement of the peak [default: 10,
+    /// or 1 if quick]
     #[arg(long, global = true, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     window: Option<u64>,
     /// Callers of the load, each with one request on its way

@@ -1,5 +1,5 @@
-//! The rate of one large snapshot, without and with the default bucket, beside that of a plain write
-//! and sync of as many bytes to the same disk.
+//! The rate of one large snapshot, without and with the default bucket, beside that of a plain
+//! write and sync of as many bytes to the same disk.
 
 use std::fs::File;
 use std::io::Write;

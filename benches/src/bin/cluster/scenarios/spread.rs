@@ -1,5 +1,5 @@
-//! One region that splits by load, and whose parts spread over three stores, as `flotilla bench put`
-//! with keys like those of YCSB finds it.
+//! One region that splits by load, and whose parts spread over three stores, as `flotilla bench
+//! put` with keys like those of YCSB finds it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
