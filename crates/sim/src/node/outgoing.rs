@@ -9,6 +9,10 @@ use crate::coverage::QueueCoverage;
 use crate::layout;
 use crate::task::{Outbox, Task};
 
+/// A queue of urgent messages has room for a heartbeat of each region of a run and its answer, as the
+/// node's least bound has for a hundred thousand: a step sends them in one order, and those at its
+/// end would else never leave.
+const URGENT_BYTES_MIN: usize = 16_000;
 /// From the first message that waits to the frame with it.
 const SEND_US_MAX: u64 = 100;
 
@@ -28,8 +32,11 @@ struct SimStream {
 impl OutgoingQueues {
     /// Queues of so many bytes, without a link.
     pub(super) fn new(stores: usize, bytes_max: usize, rng: Rng) -> Self {
-        let stream =
-            |kind| SimStream { queue: OutgoingQueue::new(bytes_max, kind), is_scheduled: false };
+        let stream = |kind| {
+            let least = if kind == StreamKind::Urgent { URGENT_BYTES_MIN } else { 0 };
+            let queue = OutgoingQueue::new(bytes_max.max(least), kind);
+            SimStream { queue, is_scheduled: false }
+        };
         let streams = (0..stores).map(|_| StreamKind::ALL.map(stream)).collect();
         Self { rng, streams, coverage: QueueCoverage::default() }
     }
