@@ -213,6 +213,20 @@ mod tests {
         Notice { region: RegionId(1), from, to, kind, peer: PeerId(number), epoch }
     }
 
+    /// A frame is not empty nor too heavy, and has the oldest that wait, in order.
+    fn check_frame(frame: OutgoingFrame, waiting: &mut VecDeque<u64>, notices: &mut VecDeque<u64>) {
+        assert!(!(frame.envelopes.is_empty() && frame.notices.is_empty()));
+        let sent: usize = frame.envelopes.iter().map(message_weight).sum();
+        let last = frame.envelopes.last().map_or(0, message_weight);
+        assert!(sent - last < FRAME_BYTES || frame.envelopes.len() == 1);
+        for envelope in frame.envelopes {
+            assert_eq!(waiting.pop_front(), Some(envelope.message.index.0));
+        }
+        for notice in frame.notices {
+            assert_eq!(notices.pop_front(), Some(notice.peer.0));
+        }
+    }
+
     /// Random histories of both kinds against what a queue promises: order, bounds, and that each
     /// message leaves, waits or is told of.
     #[test]
@@ -249,16 +263,7 @@ mod tests {
                         }
                         Some(frame) => {
                             assert!(queue.is_up(), "a frame without a connection");
-                            assert!(!(frame.envelopes.is_empty() && frame.notices.is_empty()));
-                            let sent: usize = frame.envelopes.iter().map(message_weight).sum();
-                            let last = frame.envelopes.last().map_or(0, message_weight);
-                            assert!(sent - last < FRAME_BYTES || frame.envelopes.len() == 1);
-                            for envelope in frame.envelopes {
-                                assert_eq!(waiting.pop_front(), Some(envelope.message.index.0));
-                            }
-                            for notice in frame.notices {
-                                assert_eq!(notices.pop_front(), Some(notice.peer.0));
-                            }
+                            check_frame(frame, &mut waiting, &mut notices);
                         }
                     },
                     5 if kind == StreamKind::Urgent => {
