@@ -16,7 +16,6 @@ use super::super::registration::NotRegistered;
 use super::*;
 use crate::clock::Clock;
 use crate::driver::context::{NodeContext, WorkQueues};
-use crate::driver::mailbox::OpenLanes;
 use crate::driver::router::RouterLimits;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
@@ -24,6 +23,7 @@ use crate::driver::tickets::{TicketAnswer, Tickets};
 use crate::failure::NodeFailure;
 use crate::test_store;
 use crate::transport::PeerConnections;
+use flotilla_dispatch::OpenLanes;
 
 const TERM: Term = Term(5);
 

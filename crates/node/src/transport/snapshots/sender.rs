@@ -300,9 +300,9 @@ mod tests {
     use flotilla_vfs::fault::FaultFs;
 
     use super::*;
-    use crate::driver::mailbox::OpenLanes;
     use crate::driver::shard_message::ShardMessage;
     use crate::test_store;
+    use flotilla_dispatch::OpenLanes;
     use flotilla_region::RemovedPeers;
 
     fn region(id: u64, space: Space) -> Descriptor {
