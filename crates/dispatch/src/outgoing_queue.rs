@@ -213,17 +213,74 @@ mod tests {
         Notice { region: RegionId(1), from, to, kind, peer: PeerId(number), epoch }
     }
 
-    /// A frame is not empty nor too heavy, and has the oldest that wait, in order.
-    fn check_frame(frame: OutgoingFrame, waiting: &mut VecDeque<u64>, notices: &mut VecDeque<u64>) {
-        assert!(!(frame.envelopes.is_empty() && frame.notices.is_empty()));
-        let sent: usize = frame.envelopes.iter().map(message_weight).sum();
-        let last = frame.envelopes.last().map_or(0, message_weight);
-        assert!(sent - last < FRAME_BYTES || frame.envelopes.len() == 1);
-        for envelope in frame.envelopes {
-            assert_eq!(waiting.pop_front(), Some(envelope.message.index.0));
+    /// A queue, and the numbers of what should wait in it.
+    struct Checked {
+        queue: OutgoingQueue,
+        waiting: VecDeque<u64>,
+        notices: VecDeque<u64>,
+        next: u64,
+    }
+
+    fn of(number: u64) -> (RegionId, PeerId) {
+        addressee(&numbered(number, 0))
+    }
+
+    impl Checked {
+        fn push(&mut self, bytes: usize) {
+            self.next += 1;
+            let (queue, number) = (&mut self.queue, self.next);
+            let (is_up, was) = (queue.is_up(), queue.bytes);
+            let needs = was + message_weight(&numbered(number, bytes));
+            let dropped = queue.push(numbered(number, bytes));
+            if is_up || queue.kind == StreamKind::Appends {
+                let is_taken = is_up && (was == 0 || needs <= queue.bytes_max);
+                assert_eq!(dropped, if is_taken { vec![] } else { vec![of(number)] });
+                self.waiting.extend(is_taken.then_some(number));
+            } else {
+                // The oldest ones go, and no more of them than have to.
+                assert_eq!(dropped.is_empty(), needs <= KEPT_WHILE_DOWN_BYTES);
+                let oldest: Vec<_> = self.waiting.drain(..dropped.len()).map(of).collect();
+                assert_eq!(dropped, oldest);
+                self.waiting.push_back(number);
+                assert!(queue.bytes <= KEPT_WHILE_DOWN_BYTES, "{}", queue.bytes);
+            }
         }
-        for notice in frame.notices {
-            assert_eq!(notices.pop_front(), Some(notice.peer.0));
+
+        fn push_notice(&mut self) {
+            self.next += 1;
+            let is_taken = self.queue.push_notice(notice(self.next));
+            assert_eq!(is_taken, self.queue.is_up());
+            self.notices.extend(is_taken.then_some(self.next));
+        }
+
+        fn disconnect(&mut self) {
+            let told = self.queue.disconnect();
+            let mut lost = Vec::new();
+            if self.queue.kind == StreamKind::Appends {
+                lost.extend(self.waiting.drain(..).map(of));
+                lost.sort_unstable();
+                lost.dedup();
+            }
+            self.notices.clear();
+            assert_eq!(told, lost);
+        }
+
+        fn take_frame(&mut self) {
+            let Some(frame) = self.queue.take_frame() else {
+                let is_empty = self.waiting.is_empty() && self.notices.is_empty();
+                return assert!(!self.queue.is_up() || is_empty);
+            };
+            assert!(self.queue.is_up(), "a frame without a connection");
+            assert!(!(frame.envelopes.is_empty() && frame.notices.is_empty()));
+            let sent: usize = frame.envelopes.iter().map(message_weight).sum();
+            let last = frame.envelopes.last().map_or(0, message_weight);
+            assert!(sent - last < FRAME_BYTES || frame.envelopes.len() == 1);
+            for envelope in frame.envelopes {
+                assert_eq!(self.waiting.pop_front(), Some(envelope.message.index.0));
+            }
+            for notice in frame.notices {
+                assert_eq!(self.notices.pop_front(), Some(notice.peer.0));
+            }
         }
     }
 
@@ -234,66 +291,18 @@ mod tests {
         for seed in 0..400 {
             let mut rng = Rng::with_seed(seed);
             let kind = StreamKind::ALL[rng.usize(..2)];
-            let bytes_max = [1_000, 20_000, 64 << 20][rng.usize(..3)];
-            let mut queue = OutgoingQueue::new(bytes_max, kind);
-            let (mut waiting, mut notices) = (VecDeque::new(), VecDeque::new());
-            let mut next = 0;
+            let queue = OutgoingQueue::new([1_000, 20_000, 64 << 20][rng.usize(..3)], kind);
+            let (waiting, notices) = (VecDeque::new(), VecDeque::new());
+            let mut checked = Checked { queue, waiting, notices, next: 0 };
             for _ in 0..300 {
                 match rng.u8(..16) {
-                    0 => {
-                        queue.connect();
-                        assert!(queue.is_up());
-                    }
-                    1 => {
-                        let told = queue.disconnect();
-                        let mut lost: Vec<_> = Vec::new();
-                        if kind == StreamKind::Appends {
-                            lost.extend(
-                                waiting.drain(..).map(|number| addressee(&numbered(number, 0))),
-                            );
-                            lost.sort_unstable();
-                            lost.dedup();
-                        }
-                        notices.clear();
-                        assert_eq!(told, lost);
-                    }
-                    2..5 => match queue.take_frame() {
-                        None => {
-                            assert!(!queue.is_up() || (waiting.is_empty() && notices.is_empty()))
-                        }
-                        Some(frame) => {
-                            assert!(queue.is_up(), "a frame without a connection");
-                            check_frame(frame, &mut waiting, &mut notices);
-                        }
-                    },
-                    5 if kind == StreamKind::Urgent => {
-                        next += 1;
-                        if queue.push_notice(notice(next)) {
-                            assert!(queue.is_up());
-                            notices.push_back(next);
-                        }
-                    }
-                    _ => {
-                        next += 1;
-                        let bytes = [10, 500, 100_000][rng.usize(..3)];
-                        let (is_up, was) = (queue.is_up(), queue.bytes);
-                        let needs = was + message_weight(&numbered(next, bytes));
-                        let dropped = queue.push(numbered(next, bytes));
-                        let of = |number| addressee(&numbered(number, 0));
-                        if is_up || kind == StreamKind::Appends {
-                            let is_taken = is_up && (was == 0 || needs <= bytes_max);
-                            assert_eq!(dropped, if is_taken { vec![] } else { vec![of(next)] });
-                            waiting.extend(is_taken.then_some(next));
-                        } else {
-                            // The oldest ones go, and no more of them than have to.
-                            assert_eq!(dropped.is_empty(), needs <= KEPT_WHILE_DOWN_BYTES);
-                            let oldest: Vec<_> = waiting.drain(..dropped.len()).map(of).collect();
-                            assert_eq!(dropped, oldest);
-                            waiting.push_back(next);
-                            assert!(queue.bytes <= KEPT_WHILE_DOWN_BYTES, "{}", queue.bytes);
-                        }
-                    }
+                    0 => checked.queue.connect(),
+                    1 => checked.disconnect(),
+                    2..5 => checked.take_frame(),
+                    5 if kind == StreamKind::Urgent => checked.push_notice(),
+                    _ => checked.push([10, 500, 100_000][rng.usize(..3)]),
                 }
+                let Checked { queue, waiting, notices, .. } = &checked;
                 assert_eq!(queue.waiting.len(), waiting.len());
                 assert_eq!(queue.bytes, queue.waiting.iter().map(message_weight).sum());
                 assert_eq!(queue.notices.len(), notices.len());

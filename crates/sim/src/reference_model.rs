@@ -46,6 +46,11 @@ impl ReferenceModel {
         Self { regions: regions.collect(), peers: peers.collect(), ..Self::default() }
     }
 
+    /// Whether a store had the only vote of any region at any time.
+    pub(crate) fn had_lone_voter(&self, store: StoreId) -> bool {
+        self.regions.values().any(|region| region.had_lone_voter(store))
+    }
+
     /// Notes that a replica is about to apply these entries. `command` gives what a ticket's owner
     /// asked for.
     ///

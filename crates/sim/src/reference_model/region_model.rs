@@ -7,7 +7,7 @@ use flotilla_kv::raw::{self, RawOp};
 use flotilla_region::entry_data;
 use flotilla_region::{
     AdminCommand, Committed, Descriptor, Index, LogEntry, MembershipCommand, PeerId, RegionId,
-    SPLIT_INDEX, SplitCommand, SplitRegions, Ticket,
+    SPLIT_INDEX, SplitCommand, SplitRegions, StoreId, Ticket,
 };
 
 use crate::trace::{digest, mix};
@@ -197,6 +197,14 @@ impl RegionModel {
         }
         self.descriptors.push((index, parent));
         (vec![ProposalResult::Split], children)
+    }
+
+    /// Whether a store had the only vote of the region at any time.
+    pub(super) fn had_lone_voter(&self, store: StoreId) -> bool {
+        self.descriptors.iter().any(|(_, form)| {
+            let mut voters = form.peers.iter().filter(|peer| peer.votes());
+            voters.next().is_some_and(|peer| peer.store == store) && voters.next().is_none()
+        })
     }
 
     fn change_members(&mut self, index: Index, command: &MembershipCommand) -> ProposalResult {

@@ -185,8 +185,11 @@ impl SimWorld {
             }
             return;
         }
+        // A region with one voter asks no other store: with an older copy its writes would be lost,
+        // and no greeting comes in time to prevent it.
+        let alone = || self.reference_model.had_lone_voter(layout::id(store));
         // More than a minority of lost directories is more than a cluster survives.
-        if self.nodes.iter().any(SimNode::is_swapped) {
+        if self.nodes.iter().any(SimNode::is_swapped) || (how.needs_copy() && alone()) {
             return;
         }
         // A directory that goes down may be copied.
