@@ -9,9 +9,9 @@ use crate::coverage::QueueCoverage;
 use crate::layout;
 use crate::task::{Outbox, Task};
 
-/// A queue of urgent messages has room for a heartbeat of each region of a run and its answer, as the
-/// node's least bound has for a hundred thousand: a step sends them in one order, and those at its
-/// end would else never leave.
+/// A queue of urgent messages has room for a heartbeat of each region of a run and its answer, as
+/// the node's least bound has for a hundred thousand: a step sends them in one order, and those at
+/// its end would else never leave.
 const URGENT_BYTES_MIN: usize = 16_000;
 /// From the first message that waits to the frame with it.
 const SEND_US_MAX: u64 = 100;
