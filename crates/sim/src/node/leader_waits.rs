@@ -10,9 +10,8 @@ use flotilla_region::{RegionId, RoleChange, Ticket};
 use crate::coverage::WaitCoverage;
 use crate::event_queue::SimTime;
 
-/// A request waits so long in all: half as long as in the node, or histories become so concurrent
-/// that they cannot be decided.
-const LEADER_WAIT: Duration = Duration::from_millis(500);
+/// A request waits so long in all.
+const LEADER_WAIT: Duration = Duration::from_secs(1);
 
 /// The leaders that a store knows, and the requests that wait for one.
 #[derive(Debug, Default)]
