@@ -23,6 +23,11 @@ impl SyncedTerms {
         *synced = term.max(*synced);
     }
 
+    /// Whether a term of a replica is on disk.
+    pub(crate) fn has(&self, peer: PeerId, term: Term) -> bool {
+        self.synced.get(&peer).is_some_and(|synced| *synced >= term)
+    }
+
     /// Checks that a message may leave.
     pub(crate) fn check(&self, envelope: &Envelope) -> Result<(), CheckFailure> {
         let (kind, term) = (envelope.message.kind, envelope.message.term);

@@ -295,7 +295,8 @@ impl ClientWorkload {
     }
 
     /// A store forgets all that it was asked. Returns the clients that are free now.
-    pub(crate) fn lose_store(&mut self, store: usize) -> Vec<usize> {
+    /// Those of `refused` waited there for a leader: they have had no effect, nor will they.
+    pub(crate) fn lose_store(&mut self, store: usize, refused: &[Ticket]) -> Vec<usize> {
         let here = |ticket: &Ticket| {
             let request = &self.requests[index(*ticket)];
             request.store == store && request.state == RequestState::Waiting
@@ -308,6 +309,10 @@ impl ClientWorkload {
             // Its calls stay in the history without an answer: they may have had their effect, or
             // have it later.
             request.state = RequestState::Lost;
+            if refused.contains(&ticket) {
+                request.state = RequestState::Refused;
+                request.calls.drain(..).for_each(|call| self.history.forget(call));
+            }
             let owner = request.owner;
             free.extend(self.release(owner, ticket));
         }

@@ -78,6 +78,12 @@ impl LeaderWaits {
         waits
     }
 
+    /// The requests that wait.
+    pub(super) fn waiting(&self) -> Vec<Ticket> {
+        let waiting = self.requests.iter().filter(|(_, held)| held.is_waiting);
+        waiting.map(|(ticket, _)| *ticket).collect()
+    }
+
     /// A request is answered, or never will be.
     pub(super) fn forget(&mut self, ticket: Ticket) {
         self.requests.remove(&ticket);

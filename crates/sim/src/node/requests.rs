@@ -29,6 +29,11 @@ impl SimNode {
         self.running.as_mut().is_some_and(|running| running.waits.end(ticket))
     }
 
+    /// The requests that wait here for a leader.
+    pub(crate) fn waiting_requests(&self) -> Vec<Ticket> {
+        self.running.as_ref().map(|running| running.waits.waiting()).unwrap_or_default()
+    }
+
     /// A request is answered, or never will be.
     pub(crate) fn forget_wait(&mut self, ticket: Ticket) {
         if let Some(running) = &mut self.running {

@@ -49,6 +49,32 @@ impl RunningStore {
         taken
     }
 
+    /// Notes the leaders that the last step has made, and those that speak. How many it has made.
+    pub(super) fn note_leaders(
+        &self,
+        reference_model: &mut ReferenceModel,
+    ) -> Result<u64, CheckFailure> {
+        let mut made = 0;
+        for role in self.effects.roles.iter().filter(|role| role.is_leader) {
+            made += 1;
+            let leader = role.leader.expect("a leader knows itself");
+            let region = self.shard.descriptor(role.region);
+            let voters = region.map_or(0, |it| it.peers.iter().filter(|it| it.votes()).count());
+            // The only voter elects itself before its term is on disk. Until then nothing leaves
+            // its store, and a crash may take the term back.
+            if voters > 1 || self.executor.terms().has(leader.id, role.term) {
+                reference_model.lead(role.region, role.term, leader)?;
+            }
+        }
+        for envelope in &self.effects.messages {
+            let message = &envelope.message;
+            if matches!(message.kind, MessageKind::Append | MessageKind::Heartbeat) {
+                reference_model.lead(envelope.region, message.term, envelope.from)?;
+            }
+        }
+        Ok(made)
+    }
+
     /// Hands out the effects of the last step, as the node's thread does: after another reading of
     /// the clock.
     pub(super) fn dispatch_effects(

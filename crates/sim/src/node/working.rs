@@ -205,15 +205,8 @@ impl SimNode {
                 .check_alive(store, envelope.region, envelope.from.id)
                 .map_err(StopReason::CheckFailure)?;
         }
-        for role in &running.effects.roles {
-            if role.is_leader {
-                self.coverage.leaderships += 1;
-                let leader = role.leader.expect("a leader knows itself");
-                reference_model
-                    .lead(role.region, role.term, leader)
-                    .map_err(StopReason::CheckFailure)?;
-            }
-        }
+        self.coverage.leaderships +=
+            running.note_leaders(reference_model).map_err(StopReason::CheckFailure)?;
         // When they are handed out, not when they are applied: a crash in between must not hide an
         // entry that this replica took for committed.
         for task in &running.effects.apply {

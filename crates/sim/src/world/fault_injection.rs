@@ -245,6 +245,7 @@ impl SimWorld {
         }
         self.say(format_args!("store {} is down", layout::id(store)));
         self.trace.add(&[self.now(), store as u64, u64::from(power)]);
+        let waiting = self.nodes[store].waiting_requests();
         self.nodes[store].crash(power);
         if self.rng.u8(..COPIED_OF) == 0 {
             self.nodes[store].copy_directory();
@@ -255,7 +256,7 @@ impl SimWorld {
         for event in std::mem::take(&mut self.pauses[store]).held.into_iter().flatten() {
             self.schedule(1, event);
         }
-        for client in self.workload.lose_store(store) {
+        for client in self.workload.lose_store(store, &waiting) {
             self.resume_client(Some(client));
         }
         self.schedule(delay_us, SimEvent::Start(store));
