@@ -17,6 +17,7 @@ mod bit_set;
 mod history_list;
 mod register;
 mod search;
+mod search_op;
 #[cfg(test)]
 mod tests;
 

@@ -5,8 +5,9 @@
 //! gets stuck, the last placed one is put back. A set of (operations placed, value held) keeps it
 //! from walking the same way twice.
 //!
-//! Three things keep it nearly linear on histories of a register:
+//! Four things keep it nearly linear on histories of a register:
 //! - An operation that changes nothing is placed as soon as it can be, and never tried elsewhere.
+//! - A value that somebody has still to observe is overwritten only if it can be written once more.
 //! - Writes that no read observed are all the same, and come right before another write.
 //! - Operations without an answer have a call and no return. They need not be placed; those that
 //!   could explain nothing are left out, and of equal ones only the earliest is tried.
@@ -17,66 +18,14 @@ use std::hash::BuildHasherDefault;
 use super::bit_set::{BitSet, WordHasher};
 use super::history_list::{HistoryEvent, HistoryList};
 use super::register::{RegisterAction, RegisterAnswer, RegisterOp, RegisterValue, Violation};
+use super::search_op::{RegisterStep, SearchOp, UNOBSERVED, ValueNumber, ValueUses};
 
 /// Steps after which the search gives up: some seconds.
 const STEPS_MAX: u64 = 20_000_000;
+/// Of the walk for a report.
+const REPORT_STEPS_MAX: u64 = 500_000;
 /// Operations before the stuck one that a report shows.
 const SHOWN_BEFORE: usize = 12;
-
-/// A value by number, 0 for "nothing".
-type ValueNumber = u32;
-/// Any of the values that no read observed.
-const UNOBSERVED: ValueNumber = ValueNumber::MAX;
-
-/// The value that an operation needs the register to hold, and the one that it leaves.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum RegisterStep {
-    Write(ValueNumber),
-    Read(ValueNumber),
-    Swap {
-        expected: ValueNumber,
-        value: ValueNumber,
-    },
-    /// A swap that found something else.
-    Miss {
-        expected: ValueNumber,
-        previous: ValueNumber,
-    },
-}
-
-impl RegisterStep {
-    fn apply(self, held: ValueNumber) -> Option<ValueNumber> {
-        match self {
-            Self::Write(value) => Some(value),
-            Self::Read(seen) => (seen == held).then_some(held),
-            Self::Swap { expected, value } => (expected == held).then_some(value),
-            Self::Miss { expected, previous } => {
-                (previous == held && expected != held).then_some(held)
-            }
-        }
-    }
-
-    /// Whether it may come next and would change nothing.
-    fn is_neutral(self, held: ValueNumber) -> bool {
-        match self {
-            Self::Read(_) | Self::Miss { .. } => self.apply(held).is_some(),
-            Self::Write(value) => value == UNOBSERVED && held == UNOBSERVED,
-            Self::Swap { .. } => false,
-        }
-    }
-}
-
-/// One operation as the search sees it.
-struct SearchOp {
-    /// Its place in the caller's list.
-    source: usize,
-    called: u64,
-    /// `None` for an operation without an answer.
-    returned: Option<u64>,
-    step: RegisterStep,
-    /// The nearest earlier operation without an answer and with the same step.
-    twin: Option<usize>,
-}
 
 pub(super) fn search(operations: &[RegisterOp]) -> Result<(), Violation> {
     let mut numbering = ValueNumbers::default();
@@ -95,16 +44,21 @@ pub(super) fn search(operations: &[RegisterOp]) -> Result<(), Violation> {
     }
     let required = items.iter().filter(|item| item.returned.is_some()).count();
     let mut search = Search {
+        uses: ValueUses::new(numbering.values.len() + 1, &items),
         list: HistoryList::new(items.iter().map(|item| (item.called, item.returned))),
         placed: BitSet::new(items.len()),
         visited: HashSet::default(),
         path: Vec::new(),
         deepest: DeepestPath::default(),
+        looks_ahead: true,
         items,
     };
-    search.run(required).map_err(|stuck| match stuck {
+    search.run(required, STEPS_MAX).map_err(|end| match end {
         SearchEnd::GaveUp(steps) => Violation::Undecided { steps },
-        SearchEnd::NoOrder => search.report(operations, &numbering),
+        SearchEnd::NoOrder => {
+            search.walk_far(required);
+            search.report(operations, &numbering)
+        }
     })
 }
 
@@ -224,22 +178,38 @@ struct DeepestPath {
 
 struct Search {
     items: Vec<SearchOp>,
+    uses: ValueUses,
     list: HistoryList,
     placed: BitSet,
     visited: HashSet<(Box<[u64]>, ValueNumber), BuildHasherDefault<WordHasher>>,
     /// Operations placed so far, each with the value held before it.
     path: Vec<(usize, ValueNumber)>,
     deepest: DeepestPath,
+    /// Whether values that are still to be observed stay.
+    looks_ahead: bool,
 }
 
 impl Search {
-    fn run(&mut self, required: usize) -> Result<(), SearchEnd> {
+    /// Finds for the report how far an order comes that does not look ahead: the operation at which
+    /// it is stuck says more than one that must not come yet.
+    fn walk_far(&mut self, required: usize) {
+        let deepest = std::mem::take(&mut self.deepest);
+        self.visited.clear();
+        self.looks_ahead = false;
+        match self.run(required, REPORT_STEPS_MAX) {
+            Ok(()) => unreachable!("there was no order"),
+            Err(SearchEnd::NoOrder) => {}
+            Err(SearchEnd::GaveUp(_)) => self.deepest = deepest,
+        }
+    }
+
+    fn run(&mut self, required: usize, steps_max: u64) -> Result<(), SearchEnd> {
         let (mut held, mut left, mut steps) = (0, required, 0);
         let mut event = self.place_neutral(&mut held, &mut left);
         let mut unobserved = self.unobserved(held);
         while left > 0 {
             steps += 1;
-            if steps > STEPS_MAX {
+            if steps > steps_max {
                 return Err(SearchEnd::GaveUp(steps));
             }
             match self.list.kind(event) {
@@ -313,6 +283,9 @@ impl Search {
             return None;
         }
         let next = item.step.apply(held)?;
+        if self.looks_ahead && next != held && self.uses.is_missed(held, item) {
+            return None;
+        }
         self.placed.set(place);
         // Which operations are placed and what the register holds decide all that can follow, not
         // the order in which they came.
@@ -325,6 +298,7 @@ impl Search {
 
     fn enter(&mut self, place: usize, held: &mut ValueNumber, next: ValueNumber, left: &mut usize) {
         self.path.push((place, *held));
+        self.uses.change(&self.items[place], |count| *count -= 1);
         *held = next;
         *left -= usize::from(self.items[place].returned.is_some());
         self.list.lift(place);
@@ -335,6 +309,7 @@ impl Search {
     fn backtrack(&mut self, held: &mut ValueNumber, left: &mut usize) -> Option<usize> {
         loop {
             let (last, before) = self.path.pop()?;
+            self.uses.change(&self.items[last], |count| *count += 1);
             *held = before;
             *left += usize::from(self.items[last].returned.is_some());
             self.placed.clear(last);

@@ -130,6 +130,20 @@ fn an_answer_of_another_kind_is_refused() {
     assert!(matches!(check(&[wrong]), Err(Violation::Mismatch(_))));
 }
 
+/// Without a look ahead the search overwrites one value after the other that has to be seen yet.
+#[test]
+fn many_overlapping_writes_that_are_all_seen_are_no_trouble() {
+    let name = |number: u64| format!("v{number}");
+    let writes = (0..60).map(|number| put(1, 1000, &name(number)));
+    let seen = (0..60).map(|place| (place * 37 + 11) % 60);
+    let reads =
+        (0..).zip(seen).map(|(place, number)| get(2 + 2 * place, 3 + 2 * place, &name(number)));
+    let mut history: Vec<_> = writes.chain(reads).collect();
+    good(&history);
+    history.push(get(500, 501, &name(11)));
+    bad(&history);
+}
+
 #[test]
 fn the_report_names_the_stuck_operation() {
     let history = [put(1, 2, "a"), put(3, 4, "b"), get(5, 6, "a"), get(7, 8, "b")];
