@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use flotilla_cli::playground;
@@ -128,8 +128,29 @@ impl StoreProcesses {
         self.ended(place).await
     }
 
-    /// Waits until a store has ended by itself, in good order.
-    pub(crate) async fn ended(&mut self, place: usize) -> Result<(), Error> {
+    /// Waits until a store has ended, in good order.
+    async fn ended(&mut self, place: usize) -> Result<(), Error> {
+        let end = self.end(place).await?;
+        let (name, said) = (&self.stores[place].name, || self.stores[place].said(true));
+        match end.success() {
+            true => Ok(()),
+            false => {
+                Err(Error::Refused(format!("{name} was to end in good order, {end}: {}", said())))
+            }
+        }
+    }
+
+    /// Waits until a store has left the cluster, and has ended.
+    pub(crate) async fn left(&mut self, place: usize) -> Result<(), Error> {
+        let end = self.end(place).await?;
+        let (name, said) = (&self.stores[place].name, self.stores[place].said(true));
+        match said.contains("has left the cluster") {
+            true => Ok(()),
+            false => Err(Error::Refused(format!("{name} was to leave, {end}: {said}"))),
+        }
+    }
+
+    async fn end(&mut self, place: usize) -> Result<ExitStatus, Error> {
         let store = &mut self.stores[place];
         let mut end = None;
         until(&format!("{} was to end", store.name), async || {
@@ -137,13 +158,7 @@ impl StoreProcesses {
             Ok(end.is_some())
         })
         .await?;
-        match end {
-            Some(end) if !end.success() => {
-                let (name, said) = (&store.name, store.said(true));
-                Err(Error::Refused(format!("{name} was to end in good order, {end}: {said}")))
-            }
-            _ => Ok(()),
-        }
+        Ok(end.expect("it has ended"))
     }
 
     /// Where the stores that run listen.

@@ -95,7 +95,7 @@ async fn take(
                 let name = cluster.stores[place].name.clone();
                 bench.say(&format!("{name} leaves"));
                 cluster.flotilla(&format!("ctl store leave {name}")).await?;
-                cluster.ended(place).await?;
+                cluster.left(place).await?;
             }
             cluster.settled(3, 3).await?;
             (key, "back to 3 stores".to_owned())

@@ -67,20 +67,21 @@ pub(crate) async fn measure(
     };
     let [free, limited] = [tables("[snapshot]\nbytes_per_s = 0\n"), tables("")];
     let plan = ClusterPlan { regions: 1, tables: free.clone() };
-    let mut cluster = StoreProcesses::start(bench, "snapshot", 1, &plan).await?;
-    cluster.join("s2").await?;
+    let mut cluster = StoreProcesses::start(bench, "snapshot", 3, &plan).await?;
+    cluster.join("s4").await?;
     cluster.flotilla("ctl repair pause").await?;
     let client = cluster.client().await?;
     EvenRows::of(bytes, VALUE_BYTES).fill(&client, bench.args.seed).await?;
     drop(client);
     let (mut plain, mut frees, mut limiteds) = (vec![], vec![], vec![]);
-    let mut at = 0;
+    // Where the replica that moves is, and where there is none.
+    let mut places = (2, 3);
     for round in 1..=rounds {
         bench.say(&format!("round {round}"));
         for (tables, figures) in [(&free, &mut frees), (&limited, &mut limiteds)] {
             set(&mut cluster, tables).await?;
-            figures.push(copy(&cluster, at).await?);
-            at = 1 - at;
+            figures.push(copy(&cluster, places).await?);
+            places = (places.1, places.0);
         }
         let as_many = frees.last().map_or(bytes, |it: &SnapshotFigures| it.bytes);
         plain.push(write(&bench.dir().join("plain"), as_many, bench.args.seed)?);
@@ -118,7 +119,7 @@ fn told(plain: &[f64], frees: &[SnapshotFigures], limiteds: &[SnapshotFigures]) 
     report
 }
 
-/// Starts both stores again with other settings.
+/// Starts the stores again with other settings.
 async fn set(cluster: &mut StoreProcesses, tables: &str) -> Result<(), Error> {
     cluster.configure(tables);
     for place in 0..cluster.stores.len() {
@@ -128,9 +129,12 @@ async fn set(cluster: &mut StoreProcesses, tables: &str) -> Result<(), Error> {
     cluster.ready().await
 }
 
-/// Moves the only region of clients' keys to the other store, which takes a snapshot.
-async fn copy(cluster: &StoreProcesses, from: usize) -> Result<SnapshotFigures, Error> {
-    let (source, target) = (&cluster.stores[from], &cluster.stores[1 - from]);
+/// Moves a replica of the only region of clients' keys to another store, which takes a snapshot.
+async fn copy(
+    cluster: &StoreProcesses,
+    (from, to): (usize, usize),
+) -> Result<SnapshotFigures, Error> {
+    let (source, target) = (&cluster.stores[from], &cluster.stores[to]);
     let regions = cluster.regions().await;
     let region = regions.iter().find(|(_, region)| !region.is_system).map_or(0, |(id, _)| *id);
     let change = format!("ctl region move {region} --from {} --to {}", source.name, target.name);
@@ -138,7 +142,9 @@ async fn copy(cluster: &StoreProcesses, from: usize) -> Result<SnapshotFigures, 
     let last = |lines: Vec<String>, name: &str| lines.last().and_then(|line| field(line, name));
     let mut figures = None;
     until("the stores were to say how long the snapshot took", async || {
-        let sent = || lines_of(&source.said(true), "a snapshot was sent");
+        // By the leader: which one that is, is chance.
+        let said = cluster.stores.iter().map(|store| store.said(true)).collect::<String>();
+        let sent = || lines_of(&said, "a snapshot was sent");
         let installed = || lines_of(&target.said(true), "a snapshot was installed");
         let bytes = last(sent(), "bytes").zip(last(sent(), "ms"));
         figures = bytes.zip(last(installed(), "ms"));
