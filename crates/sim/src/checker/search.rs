@@ -7,7 +7,7 @@
 //!
 //! Four things keep it nearly linear on histories of a register:
 //! - An operation that changes nothing is placed as soon as it can be, and never tried elsewhere.
-//! - A value that somebody has still to observe is overwritten only if it can be written once more.
+//! - A value that has still to be observed is overwritten only if it can be written once more.
 //! - Writes that no read observed are all the same, and come right before another write.
 //! - Operations without an answer have a call and no return. They need not be placed; those that
 //!   could explain nothing are left out, and of equal ones only the earliest is tried.
