@@ -31,6 +31,7 @@ use flotilla_proto::pdpb::{
 use processes::Processes;
 use tikv_client::RawClient;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 /// The key space has borders at 0x2000, 0x4000, and so on; the last region begins at 0xe000.
 const REGIONS: u64 = 8;
@@ -39,6 +40,12 @@ const KEYS: std::ops::Range<u8> = 0x00..0xe0;
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(1_100);
 /// How long clients work between two splits.
 const SPLIT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How many regions one becomes under clients; a run by hand has a thousand.
+const MANY_VARIABLE: &str = "FLOTILLA_SPLIT_REGIONS";
+const MANY: u64 = 100;
+/// Callers of the Rust client meanwhile.
+const CALLERS: u64 = 64;
 
 /// The first key of the last region, which no test uses.
 fn end() -> Vec<u8> {
@@ -277,6 +284,58 @@ async fn no_client_notices_that_regions_split() {
     let all = ScanRegionsRequest { limit: 1_000, ..Default::default() };
     let regions = pd.scan_regions(all).await.unwrap().into_inner().regions;
     assert!(regions.len() as u64 >= count - 4, "{} regions", regions.len());
+}
+
+/// One region becomes many at once, under callers of both clients.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_client_notices_that_one_region_becomes_many() {
+    let many = std::env::var(MANY_VARIABLE).map_or(MANY, |many| many.parse().unwrap());
+    let dir = tempfile::TempDir::new().unwrap();
+    let cluster = Processes::start(3, 1).await;
+    let client = RawClient::new(cluster.endpoints().to_vec()).await.unwrap();
+    let leader = placement_leader(cluster.endpoints()).await;
+    let address = format!("http://{}", cluster.endpoints()[leader]);
+    let mut pd = PdClient::connect(address).await.unwrap();
+    // The last region is as the clients need it.
+    let split_keys = vec![end().into()];
+    pd.split_regions(SplitRegionsRequest { split_keys, ..Default::default() }).await.unwrap();
+    let program = go_test(dir.path());
+    let go = program.as_ref().map(|it| run_go(it, cluster.endpoints(), Mode::Batch, 15));
+    let stop = Arc::new(AtomicBool::new(false));
+    let (done, mut rounds) = watch::channel(0);
+    let mut callers = JoinSet::new();
+    for caller in 0..CALLERS {
+        let (client, stop, done) = (client.clone(), Arc::clone(&stop), done.clone());
+        callers.spawn(async move {
+            let mut round = 0_u64;
+            while !stop.load(Ordering::SeqCst) {
+                let first = KEYS.start + ((caller + round) % u64::from(KEYS.end)) as u8;
+                let key = [&[first][..], format!("-{caller:03}").as_bytes()].concat();
+                client.put(key.clone(), round.to_be_bytes().to_vec()).await.unwrap();
+                let seen = client.get(key).await.unwrap();
+                assert_eq!(seen, Some(round.to_be_bytes().to_vec()), "caller {caller}");
+                round += 1;
+                done.send_modify(|all| *all += 1);
+            }
+        });
+    }
+    some_more(&mut rounds, 10 * CALLERS).await;
+    let border = |number: u64| (number * (u64::from(KEYS.end) << 8) / (many - 1)) as u16;
+    let split_keys = (1..many - 1).map(|number| border(number).to_be_bytes().to_vec().into());
+    let split_keys = SplitRegionsRequest { split_keys: split_keys.collect(), ..Default::default() };
+    let (began, before) = (Instant::now(), *rounds.borrow());
+    let split = pd.split_regions(split_keys).await.unwrap().into_inner();
+    let (took, meanwhile) = (began.elapsed(), *rounds.borrow() - before);
+    assert_eq!((split.finished_percentage, split.regions_id.len() as u64), (100, many - 2));
+    println!("{many} regions after {took:?}, {meanwhile} puts and gets meanwhile");
+    some_more(&mut rounds, 50 * CALLERS).await;
+    stop.store(true, Ordering::SeqCst);
+    while let Some(ended) = callers.join_next().await {
+        ended.unwrap();
+    }
+    if let Some(go) = go {
+        go.finish().await;
+    }
 }
 
 /// Kills a store, and starts it again once the others serve all regions.

@@ -67,7 +67,7 @@ pub struct SplitLimits {
     pub bytes_max: u64,
     /// Rows above which a region is split. Default 4 million, at least 1.
     pub keys_max: u64,
-    /// Requests in a second above which a region is split at a key that parts them. Default 3,000.
+    /// Requests in a second above which a region is split at a key that parts them. Default 2,000.
     pub requests_per_s_max: u64,
     /// Bytes of proposals in a second above which a region is split so. Default 30 MiB.
     pub bytes_per_s_max: u64,
@@ -81,7 +81,7 @@ impl Default for SplitLimits {
             automatic: true,
             bytes_max: 256 << 20,
             keys_max: 4 << 20,
-            requests_per_s_max: 3000,
+            requests_per_s_max: 2000,
             bytes_per_s_max: 30 << 20,
             load_windows: 10,
         }

@@ -4,6 +4,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
@@ -43,6 +44,8 @@ pub(crate) struct Processes {
     regions: u64,
     /// The environment of each store's process.
     environment: Environment,
+    /// A program `flotilla` of another version that runs a store, by its place.
+    programs: BTreeMap<usize, PathBuf>,
     /// How long the file of each store's words was when its process was started.
     said_before: Vec<usize>,
     dir: TempDir,
@@ -129,7 +132,9 @@ impl Processes {
         let endpoints = ports.iter().map(|port| port.addr().to_string()).collect();
         let stores = (0..count).map(|_| None).collect();
         let (said_before, dir) = (vec![0; count], TempDir::new().unwrap());
-        let processes = Self { stores, endpoints, ports, regions, environment, said_before, dir };
+        let programs = BTreeMap::new();
+        let processes =
+            Self { stores, endpoints, ports, regions, environment, programs, said_before, dir };
         for place in 0..count {
             processes.configure(place, &processes.settings(place));
         }
@@ -198,6 +203,14 @@ impl Processes {
         self.endpoints[place] = self.ports[place].addr().to_string();
     }
 
+    /// Has a store run by another program from its next start on, or by this one again.
+    pub(crate) fn run_by(&mut self, place: usize, program: Option<&Path>) {
+        match program {
+            Some(program) => self.programs.insert(place, program.to_owned()),
+            None => self.programs.remove(&place),
+        };
+    }
+
     /// Waits until every region has a leader and a put has worked.
     pub(crate) async fn ready(&self) {
         if let Err(error) = playground::ready(&self.endpoints, self.regions, PATIENCE).await {
@@ -250,9 +263,21 @@ impl Processes {
         assert!(self.stores[place].is_none(), "store {place} runs");
         let log = fs::File::options().create(true).append(true).open(self.log_path(place)).unwrap();
         self.said_before[place] = log.metadata().unwrap().len() as usize;
-        let store = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "processes::runs_a_store_if_told_to", "--nocapture"])
-            .env(SETTINGS, settings_path(self.dir.path(), place))
+        let settings = settings_path(self.dir.path(), place);
+        let mut command = match self.programs.get(&place) {
+            Some(program) => {
+                let mut command = Command::new(program);
+                command.args(["serve", "--config"]).arg(&settings);
+                command
+            }
+            None => {
+                let mut command = Command::new(std::env::current_exe().unwrap());
+                command.args(["--exact", "processes::runs_a_store_if_told_to", "--nocapture"]);
+                command
+            }
+        };
+        let store = command
+            .env(SETTINGS, settings)
             .env_remove(NEW)
             .env_remove(REPLACE)
             .envs(variables.iter().copied())

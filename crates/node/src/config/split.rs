@@ -15,7 +15,7 @@ pub struct SplitConfig {
     pub region_bytes_max: u64,
     /// Rows of a region above which it is split. Default 4,194,304, at least 1000.
     pub region_keys_max: u64,
-    /// Requests in a second above which a region is split between them. Default 3000, at least 10.
+    /// Requests in a second above which a region is split between them. Default 2000, at least 10.
     pub requests_per_s_max: u64,
     /// Bytes of writes in a second above which a region is split so. Default 30 MiB, at least 1
     /// MiB.

@@ -74,7 +74,7 @@ pub(crate) async fn measure(bench: &TestBench, args: &SpreadArgs) -> Result<Scen
     let acknowledged = |written: &Written| written.acknowledged;
     let late_ratio = ratio(&late, &ended, acknowledged);
     let words = "writes acknowledged in the last ninth, most to fewest";
-    report.time("late_writes_ratio", words, late_ratio, most);
+    report.tell("late_writes_ratio", words, late_ratio);
     let all = ratio(&began, &ended, acknowledged);
     report.tell("writes_ratio", "writes acknowledged in all, most to fewest", all);
     report.count("failed", "requests that failed", number("failed"), FigureLimit::AtMost(0.0));

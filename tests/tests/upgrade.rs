@@ -1,0 +1,62 @@
+//! A cluster of an older version is upgraded store by store while clients work: real processes.
+//!
+//! `tests/upgrade.sh` builds the older program and runs this. Without one the test says that it is
+//! skipped: `tests/tests/compat` opens directories of all older versions.
+
+#![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
+
+mod load;
+mod processes;
+
+use std::path::PathBuf;
+
+use load::Load;
+use processes::{Processes, until};
+use serde_json::Value;
+
+/// Names the program `flotilla` of the older version.
+const OLD_VARIABLE: &str = "FLOTILLA_OLD_BINARY";
+const STORES: usize = 3;
+/// Begun with as many: the older version splits none.
+const REGIONS: u64 = 4;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_is_upgraded_store_by_store() {
+    let Some(old) = std::env::var_os(OLD_VARIABLE).map(PathBuf::from) else {
+        println!("skipped: {OLD_VARIABLE} names no older program; tests/upgrade.sh builds one");
+        return;
+    };
+    let mut cluster = Processes::plan(STORES, REGIONS);
+    (0..STORES).for_each(|place| cluster.run_by(place, Some(&old)));
+    cluster.start_all();
+    cluster.ready().await;
+    let load = Load::start(8, cluster.endpoints()).await;
+    load.progress(500).await;
+    for place in 0..STORES {
+        cluster.stop(place);
+        load.progress(100).await;
+        cluster.run_by(place, None);
+        cluster.restart(place);
+        cluster.ready().await;
+        load.progress(300).await;
+        load.next_round();
+        println!("store {place} has the new version");
+        if place + 1 < STORES {
+            // Nothing is asked of the cluster that the older stores do not know.
+            let refused = cluster.ctl("region split 2 --key m").await;
+            assert_ne!(refused.code, Some(0), "{refused:?}");
+            println!("{}", refused.errors.trim());
+        }
+    }
+    // As soon as placement has heard of the last one, all that is new works.
+    until(async || {
+        let split = cluster.ctl("region split --key m --json").await;
+        if split.code == Some(0) { Ok(()) } else { Err(split.errors) }
+    })
+    .await;
+    load.progress(100).await;
+    let regions: Value = cluster.ctl("regions --json").await.json();
+    println!("{} lines of regions", regions.to_string().len());
+    load.no_refusals();
+    println!("{}", load.end(cluster.endpoints()).await);
+}
