@@ -34,7 +34,7 @@ impl Default for RepairLimits {
             step_ms: 2_000,
             operator_ms: 600_000,
             retry_ms: 5_000,
-            rest_ms: 600_000,
+            rest_ms: 60_000,
             snapshots_max: 2,
             operators_max: 2_048,
             system_replicas: 5,
