@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::admin_command::{SPLIT_CHILDREN_MAX, SplitChild, SplitCommand};
+use crate::admin_command::{SplitChild, SplitCommand};
 use crate::descriptor::{Descriptor, Space};
 use crate::effects::SplitWish;
 use crate::error::Reject;
@@ -28,19 +28,6 @@ impl SplitCommand {
                 Err(Reject::KeyNotInRegion { key, descriptor })
             }
         }
-    }
-
-    /// As many of `borders`, which are in order, as one split has at most, evenly spread. A region
-    /// that gets more is split into large parts first, and then these: so a request meets as many
-    /// splits as there are levels, and not one after the other of the region that its key is in.
-    #[must_use]
-    pub fn spread_borders(borders: &[Bytes]) -> Vec<Bytes> {
-        let count = borders.len().min(SPLIT_CHILDREN_MAX);
-        let at = |part: usize| match count == borders.len() {
-            true => part,
-            false => (part + 1) * borders.len() / (count + 1),
-        };
-        (0..count).map(|part| borders[at(part)].clone()).collect()
     }
 
     /// A split with new regions up to each of `borders`, which have replicas where `parent` has its
@@ -131,21 +118,5 @@ mod tests {
         assert!(!changed(|region| region.epoch.conf_version = 4));
         assert!(!changed(|region| region.id = RegionId(3)));
         assert!(!changed(|region| region.space = Space::System));
-    }
-
-    #[test]
-    fn a_region_with_many_borders_is_split_into_large_parts_first() {
-        for count in 1..100_u8 {
-            let keys: Vec<Bytes> = (0..count).map(|key| vec![key].into()).collect();
-            let chosen = SplitCommand::spread_borders(&keys);
-            assert_eq!(chosen.len(), keys.len().min(SPLIT_CHILDREN_MAX));
-            assert!(chosen.is_sorted() && chosen.windows(2).all(|two| two[0] != two[1]));
-            if keys.len() > SPLIT_CHILDREN_MAX {
-                let borders = chosen.iter().map(|key| usize::from(key[0]));
-                let ends = borders.clone().skip(1).chain([keys.len()]);
-                let largest = borders.zip(ends).map(|(from, to)| to - from).max();
-                assert!(largest <= Some(keys.len() / SPLIT_CHILDREN_MAX + 1), "{count}");
-            }
-        }
     }
 }

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use flotilla_region::{
-    Descriptor, Epoch, Event, PeerId, RegionId, RegionSize, Reject, Space, SplitCommand,
+    Descriptor, Epoch, Event, PeerId, RegionId, RegionSize, Reject, SPLIT_CHILDREN_MAX, Space,
+    SplitCommand,
 };
 use flotilla_store::{ApplyOutcome, ApplyReject, ReadError};
 use tokio::time::Instant;
@@ -32,26 +33,18 @@ impl Router {
     ) -> Result<Vec<Descriptor>, RequestError> {
         let parent = self.client_region(region)?;
         let borders = SplitCommand::borders(&parent, keys).map_err(RequestError::Rejected)?;
-        let (mut parts, mut left) = (vec![], vec![(parent, borders)]);
-        while let Some((parent, borders)) = left.pop() {
-            if borders.is_empty() {
-                parts.push(parent);
-                continue;
-            }
+        let mut parts = vec![parent];
+        for borders in borders.chunks(SPLIT_CHILDREN_MAX) {
+            let parent = parts.pop().expect("the region itself is always the last");
             let began = Instant::now();
-            let bytes = self.region_size(parent.id).map(|size| size.bytes);
-            let made = self.split_once(&parent, &SplitCommand::spread_borders(&borders)).await?;
+            let bytes = self.region_size(region).map(|size| size.bytes);
+            let made = self.split_once(&parent, borders).await?;
             let Epoch { version, conf_version } = made[made.len() - 1].epoch;
             tracing::info!(
-                region = %parent.id, version, conf_version, parts = made.len(), bytes,
+                %region, version, conf_version, parts = made.len(), bytes,
                 ms = began.elapsed().as_millis(), cause, "a region was split"
             );
-            // The next one is the first by its keys.
-            for part in made.into_iter().rev() {
-                let is_inside = |key: &&Bytes| part.contains(key) && **key != part.start;
-                let inside = borders.iter().filter(is_inside).cloned().collect();
-                left.push((part, inside));
-            }
+            parts.extend(made);
         }
         Ok(parts)
     }

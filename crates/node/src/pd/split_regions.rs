@@ -1,8 +1,4 @@
 //! Splits regions at keys that a client names to placement: each region is split where it is led.
-//!
-//! A region that gets many borders is split into a few large parts first, and these in the next
-//! round: a thousand borders are three levels. One split is under way at a time, which leaves the
-//! stores to their clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,9 +8,8 @@ use flotilla_placement::ClusterView;
 use flotilla_proto::kvrpcpb::{Context, SplitRegionRequest};
 use flotilla_proto::tikvpb::tikv_client::TikvClient;
 use flotilla_proto::{metapb, pdpb};
-use flotilla_region::{SplitCommand, StoreId};
+use flotilla_region::StoreId;
 use tonic::Status;
-use tonic::transport::Channel;
 
 use super::context::PdContext;
 use super::errors::not_leader;
@@ -22,9 +17,9 @@ use super::leader::PdLeader;
 use super::lookup::{self, LookupResult};
 use crate::net::dial;
 
-/// Rounds without a split if the client names no number.
+/// Rounds if the client names no number.
 const ROUNDS: u64 = 5;
-/// Rounds without a split at most.
+/// Rounds at most.
 const ROUNDS_MAX: u64 = 20;
 /// Backoff after a round in which no split has worked.
 const RETRY: Duration = Duration::from_millis(50);
@@ -46,22 +41,21 @@ pub(super) async fn split(
     retry_limit: u64,
 ) -> Vec<u64> {
     let mut rounds = if retry_limit == 0 { ROUNDS } else { retry_limit.min(ROUNDS_MAX) };
-    let mut stores = StoreClients::default();
     loop {
         let (made, groups) = group(context, pd_leader, keys).await;
         if groups.is_empty() || rounds == 0 {
             return made;
         }
+        rounds -= 1;
         let mut split_keys = vec![];
         for KeyGroup { region, leader, keys } in groups.into_values() {
-            let (id, keys) = (region.id, SplitCommand::spread_borders(&keys));
-            match stores.split_region(context, region, leader, keys.clone()).await {
+            let id = region.id;
+            match split_region(context, region, leader, keys.clone()).await {
                 Ok(()) => split_keys.extend(keys),
                 Err(status) => tracing::debug!("region {id} is not split: {status}"),
             }
         }
         if split_keys.is_empty() {
-            rounds -= 1;
             tokio::time::sleep(RETRY).await;
         } else {
             // The next round has to find the new regions.
@@ -111,60 +105,35 @@ async fn look<T>(
     pd_leader.look(shared.settings.leader_wait, &shared.leader_waits, look).await
 }
 
-/// Connections to the stores that split.
-#[derive(Default)]
-struct StoreClients {
-    clients: BTreeMap<u64, TikvClient<Channel>>,
-}
-
-impl StoreClients {
-    /// Has the leader of a region split it.
-    async fn split_region(
-        &mut self,
-        context: &PdContext,
-        region: metapb::Region,
-        leader: metapb::Peer,
-        keys: Vec<Bytes>,
-    ) -> Result<(), Status> {
-        let store = leader.store_id;
-        let claims = Context {
-            region_id: region.id,
-            region_epoch: region.region_epoch,
-            peer: Some(leader),
-            cluster_id: context.cluster_id(),
-            ..Context::default()
-        };
-        let request = SplitRegionRequest {
-            context: Some(claims),
-            split_keys: keys,
-            is_raw_kv: true,
-            ..SplitRegionRequest::default()
-        };
-        let response = self.client(context, store).await?.split_region(request).await;
-        // It connects anew for the next region.
-        let response = response.inspect_err(|_| drop(self.clients.remove(&store)))?.into_inner();
-        match response.region_error {
-            None => Ok(()),
-            Some(error) => Err(Status::aborted(error.message)),
-        }
-    }
-
-    async fn client(
-        &mut self,
-        context: &PdContext,
-        store: u64,
-    ) -> Result<TikvClient<Channel>, Status> {
-        if let Some(client) = self.clients.get(&store) {
-            return Ok(client.clone());
-        }
-        let member = context.member(StoreId(store)).ok_or_else(not_leader)?;
-        let endpoint = dial::endpoint(&member.address, TIMEOUT)
-            .map_err(|error| Status::internal(error.to_string()))?
-            .timeout(TIMEOUT);
-        let channel =
-            endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?;
-        let client = TikvClient::new(channel);
-        self.clients.insert(store, client.clone());
-        Ok(client)
+/// Has the leader of a region split it.
+async fn split_region(
+    context: &PdContext,
+    region: metapb::Region,
+    leader: metapb::Peer,
+    keys: Vec<Bytes>,
+) -> Result<(), Status> {
+    let store = context.member(StoreId(leader.store_id)).ok_or_else(not_leader)?;
+    let endpoint = dial::endpoint(&store.address, TIMEOUT)
+        .map_err(|error| Status::internal(error.to_string()))?
+        .timeout(TIMEOUT);
+    let channel =
+        endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?;
+    let claims = Context {
+        region_id: region.id,
+        region_epoch: region.region_epoch,
+        peer: Some(leader),
+        cluster_id: context.cluster_id(),
+        ..Context::default()
+    };
+    let request = SplitRegionRequest {
+        context: Some(claims),
+        split_keys: keys,
+        is_raw_kv: true,
+        ..SplitRegionRequest::default()
+    };
+    let response = TikvClient::new(channel).split_region(request).await?.into_inner();
+    match response.region_error {
+        None => Ok(()),
+        Some(error) => Err(Status::aborted(error.message)),
     }
 }
