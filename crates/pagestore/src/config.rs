@@ -34,8 +34,8 @@ pub enum ReadMode {
 #[non_exhaustive]
 pub struct TreeOptions {
     /// How many units of 4 KiB the pages of the tree are long, but for those of which a long key
-    /// wants more. 1 to 15, default 1. Values up to a quarter of it lie in the page; longer ones
-    /// lie by themselves.
+    /// wants more. 1 to 15, default 1. Values up to a quarter of it, or of 1920 bytes if that is
+    /// more, lie in the page; longer ones lie by themselves.
     ///
     /// With longer pages a scan is faster, a tree is lower, and fewer values lie by themselves. But
     /// the first change of a page in a transaction copies all of it, a checkpoint writes all of it,

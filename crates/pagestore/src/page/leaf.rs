@@ -7,14 +7,20 @@
 
 use std::ops::Range;
 
-use crate::page::slotted::{EXTENT_BYTES, EXTENT_TAG, SlottedPage};
+use crate::page::slotted::{EXTENT_BYTES, EXTENT_TAG, SLOT_BYTES, SLOTS_AT, SlottedPage};
 use crate::page::{PAGE_UNITS_MAX, PageSize, Span, UNIT_BYTES, u16_at, u32_at, u64_at, units_for};
+
+/// Two values of this length share a page of one unit, if their keys have no more than 90 bytes. As
+/// extents each would take a unit for itself, and its cell beside.
+/// `docs/decisions/0039-two-long-values-share-a-page.md`
+const PAIRED_VALUE_BYTES: usize = 1920;
 
 /// Longer values go to an extent.
 pub(crate) fn inline_bytes_max(size: PageSize) -> usize {
-    size.bytes() / 4
+    PAIRED_VALUE_BYTES.max(size.bytes() / 4)
 }
 
+const _: () = assert!(2 * (SLOT_BYTES + 2 + 90 + PAIRED_VALUE_BYTES) + SLOTS_AT <= UNIT_BYTES);
 const _: () = assert!(PAGE_UNITS_MAX * UNIT_BYTES / 4 < EXTENT_TAG);
 
 /// A run of units that holds one long value and nothing else.

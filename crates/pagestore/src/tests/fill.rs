@@ -4,9 +4,10 @@ use super::{disk, open};
 use crate::page::leaf::inline_bytes_max;
 use crate::page::slotted::{SLOT_BYTES, SLOTS_AT};
 use crate::page::{PageSize, UNIT_BYTES};
+use crate::store::PageStore;
 
 /// Bytes of values from short to the longest that lie in a leaf.
-const VALUE_BYTES: [usize; 8] = [16, 50, 100, 180, 262, 400, 600, 900];
+const VALUE_BYTES: [usize; 11] = [16, 50, 100, 180, 262, 400, 600, 900, 1025, 1300, 1920];
 const RUN_COUNT: u64 = 100;
 /// Leaves that a run fills.
 const RUN_LEAVES: usize = 12;
@@ -28,6 +29,24 @@ fn fill(value_bytes: usize, keys: impl Iterator<Item = (u16, u64)>) -> f64 {
         tree.put(&key, &vec![7; value_bytes]).unwrap();
     }
     txn.publish().unwrap();
+    fill_of(&store, value_bytes)
+}
+
+/// The same for a tree that is built bottom-up.
+fn built_fill(value_bytes: usize, count: u64) -> f64 {
+    let store = open(&disk(2));
+    let mut txn = store.write().unwrap();
+    let mut builder = store.tree_builder();
+    for number in 0..count {
+        let key = [&[0; 2][..], &number.to_be_bytes()].concat();
+        builder.push(&key, &vec![7; value_bytes]).unwrap();
+    }
+    txn.tree("rows").unwrap().ingest(b"", None, builder.finish().unwrap()).unwrap();
+    txn.publish().unwrap();
+    fill_of(&store, value_bytes)
+}
+
+fn fill_of(store: &PageStore, value_bytes: usize) -> f64 {
     let report = store.check().unwrap();
     // Branches count as leaves here: they are few.
     report.key_count as f64 / (report.page_count as f64 * rows_in_a_leaf(value_bytes) as f64)
@@ -43,6 +62,8 @@ fn leaves_are_full_in_any_order_of_rows() {
         let falling = fill(value_bytes, (0..count).rev().map(|number| (0, number)));
         let mut rng = fastrand::Rng::with_seed(value_bytes as u64);
         let random = fill(value_bytes, (0..count).map(|_| (0, rng.u64(..))));
+        let built = built_fill(value_bytes, count);
+        assert!(built >= 0.9, "rows of {value_bytes} built at once: {built:.2}");
         assert!(one >= 0.95, "rows of {value_bytes} in one run: {one:.2}");
         assert!(many >= 0.9, "rows of {value_bytes} in {RUN_COUNT} runs: {many:.2}");
         assert!(falling >= 0.5, "falling rows of {value_bytes}: {falling:.2}");

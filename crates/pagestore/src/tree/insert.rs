@@ -214,10 +214,19 @@ fn put_cells(
     let node = SlottedPage(&old);
     let mut cells = Vec::with_capacity(node.count() + new.len());
     cells.extend(node.cells());
-    let is_rising = may_rise && node.run_before(i) >= (node.count() / 4).clamp(1, RUN_MIN);
+    let is_rising = may_rise && goes_on_a_run(node, i);
     cells.splice(i..i, new.iter().copied());
     let shape = if node.is_leaf() { SplitShape::leaf(size) } else { SplitShape::branch(size) };
     spread(pages, page_ref, node, &cells, &shape, is_rising.then_some(i))
+}
+
+/// Whether a cell before cell `i` of a page that is too full for it is the next of a run of rising
+/// keys. Between two long cells it is taken for that: the right one may have come first because it
+/// begins the next run, and cut in the middle each cell of the left run would get a page.
+/// `docs/decisions/0039-two-long-values-share-a-page.md`
+fn goes_on_a_run(node: SlottedPage<'_>, i: usize) -> bool {
+    let is_between_two = node.count() == 2 && i == 1;
+    is_between_two || node.run_before(i) >= (node.count() / 4).clamp(1, RUN_MIN)
 }
 
 /// Spreads cells over as many pages as they need. The first is the one at `page_ref`, whose old

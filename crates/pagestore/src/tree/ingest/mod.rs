@@ -145,7 +145,8 @@ impl TreeBuilder {
         };
         let payload = Payload::new(value);
         let bytes = self.leaf.bytes_with(key, payload.lead().len(), payload.tail().len());
-        if bytes > self.full_bytes() && !self.leaf.is_empty() {
+        let full_bytes = self.full_bytes(payload.tail().len());
+        if bytes > full_bytes && !self.leaf.is_empty() {
             let separator = branch::separator((&[], &self.last_key), (&[], key));
             self.end_leaf(separator)?;
         }
@@ -161,10 +162,12 @@ impl TreeBuilder {
         Ok(())
     }
 
-    /// A page is as full as this, so that the first keys that come later do not split it.
-    fn full_bytes(&self) -> usize {
+    /// A page is as full as this, so that the first keys that come later do not split it. Cells
+    /// that have no room in what is left free for them are put there too.
+    fn full_bytes(&self, tail_bytes: usize) -> usize {
         let bytes = self.page_size.bytes();
-        bytes - bytes / 16
+        let free_bytes = bytes / 16;
+        if tail_bytes < free_bytes { bytes - free_bytes } else { bytes }
     }
 
     /// Writes the rest. The tree can be put in by [`TreeMut::ingest`](crate::TreeMut::ingest).
@@ -219,7 +222,7 @@ impl TreeBuilder {
         let separators = &self.levels[at].separators;
         let bytes = separators.bytes_with(&before, CHILD_BYTES, 0);
         // With few separators the branch grows: long keys must not raise the tree.
-        if separators.len() >= SEPARATORS_MIN && bytes > self.full_bytes() {
+        if separators.len() >= SEPARATORS_MIN && bytes > self.full_bytes(0) {
             self.end_branch(at)?;
             self.levels[at] = OpenBranch::new(before, child);
             return Ok(());
