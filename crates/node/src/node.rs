@@ -38,7 +38,7 @@ use crate::status::health::HealthWatch;
 use crate::status::metrics::NodeStatsReader;
 use crate::status::server::StatusServer;
 use crate::transport::{
-    FrameReceiver, PeerConnections, PeerTransport, TransportCounters, TransportLimits,
+    ByteRate, FrameReceiver, PeerConnections, PeerTransport, TransportCounters, TransportLimits,
 };
 
 /// How long a store that has handed its leaders over goes on to answer: its clients hear where
@@ -186,9 +186,11 @@ impl Node {
         let mut streams = JoinSet::new();
         let cluster_id = membership.id().cluster_id;
         streams.spawn(check_contacts(Arc::clone(&resolved), cluster_id, failure.clone()));
+        let served = context.served_count();
+        let snapshot_rate = || ByteRate::new(resolved.config.snapshot, Arc::clone(&served));
         let transport_limits = TransportLimits {
             queue_bytes_max: limits.peer_queue_bytes_max,
-            snapshot_bytes_per_s: resolved.config.snapshot.bytes_per_s,
+            snapshot_rate: snapshot_rate(),
         };
         let transport = PeerTransport::start(
             &membership,
@@ -207,9 +209,7 @@ impl Node {
         streams.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
         let placement = place(&resolved, &membership, &router, &connections);
         let watch = HealthWatch { membership, connections, router, clock };
-        let snapshot_bytes_per_s = resolved.config.snapshot.bytes_per_s;
-        let (health, services) =
-            services(&watch, &context, counters, &placement, snapshot_bytes_per_s);
+        let (health, services) = services(&watch, &context, counters, &placement, snapshot_rate());
         let HealthWatch { membership, router, .. } = watch.clone();
         streams.spawn(watch.run());
         let node = Self {
@@ -414,7 +414,7 @@ fn services(
     context: &NodeContext,
     counters: Arc<TransportCounters>,
     placement: &PlacementDriver,
-    snapshot_bytes_per_s: u64,
+    snapshot_rate: ByteRate,
 ) -> (HealthReporter, GrpcRoutes) {
     let HealthWatch { membership, router, connections, .. } = watch;
     let receiver = FrameReceiver::new(
@@ -422,7 +422,7 @@ fn services(
         Arc::clone(&context.store),
         context.mailboxes.clone(),
         Arc::clone(&counters),
-        snapshot_bytes_per_s,
+        snapshot_rate,
     );
     let peers = PeersServer::new(receiver).max_decoding_message_size(PEER_MESSAGE_BYTES_MAX);
     let status = StatusServer {

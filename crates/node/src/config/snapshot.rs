@@ -5,26 +5,33 @@ use serde::Deserialize;
 use super::error::{ConfigError, within};
 
 /// The flow of snapshots between stores.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SnapshotConfig {
     /// Bytes of snapshots in a second, in each direction, of all streams together. Default 400 MiB,
-    /// at least 1 MiB, or 0 for any number.
+    /// at least 8 MiB, or 0 for any number.
     pub bytes_per_s: u64,
+    /// The same while the store serves clients, if that is less. Default 32 MiB, at least 8 MiB, or
+    /// 0 for no other bound.
+    pub bytes_per_s_under_load: u64,
 }
 
 impl Default for SnapshotConfig {
     fn default() -> Self {
-        Self { bytes_per_s: 400 << 20 }
+        Self { bytes_per_s: 400 << 20, bytes_per_s_under_load: 32 << 20 }
     }
 }
 
 impl SnapshotConfig {
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
-        if self.bytes_per_s == 0 {
-            return Ok(());
+    pub(super) fn check(self) -> Result<(), ConfigError> {
+        let rates = [
+            ("snapshot.bytes_per_s (or 0)", self.bytes_per_s),
+            ("snapshot.bytes_per_s_under_load (or 0)", self.bytes_per_s_under_load),
+        ];
+        for (name, rate) in rates.into_iter().filter(|(_, rate)| *rate > 0) {
+            // Below, as many streams as there may be take longer than their deadlines.
+            within(name, rate, 8 << 20, 1 << 40)?;
         }
-        // Below, a region of the usual size takes longer than the deadline of its stream.
-        within("snapshot.bytes_per_s (or 0)", self.bytes_per_s, 1 << 20, 1 << 40)
+        Ok(())
     }
 }

@@ -52,6 +52,13 @@ impl WorkQueues {
 }
 
 impl NodeContext {
+    /// Counts the requests of clients to this store, and the entries that it has applied for them:
+    /// followers serve as well.
+    pub(crate) fn served_count(&self) -> Arc<dyn Fn() -> u64 + Send + Sync> {
+        let (tickets, store) = (Arc::clone(&self.tickets), Arc::clone(&self.store));
+        Arc::new(move || tickets.opened() + store.entries_applied())
+    }
+
     /// Ends everything at once. After it has returned, no request is answered any more, and a
     /// worker only finishes the write or the transaction that it has begun.
     pub(crate) fn halt(&self) {

@@ -100,6 +100,11 @@ impl Tickets {
         }
     }
 
+    /// How many tickets were opened so far.
+    pub(crate) fn opened(&self) -> u64 {
+        self.next.load(Ordering::Relaxed) - 1
+    }
+
     /// How many requests wait.
     pub(crate) fn count(&self) -> usize {
         self.stripes.iter().map(|stripe| stripe.lock().waiting.len()).sum()

@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::convert;
 use super::counters::TransportCounters;
-use super::snapshots::{SnapshotReceiver, VerdictStream};
+use super::snapshots::{ByteRate, SnapshotReceiver, VerdictStream};
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
 use crate::drop_notify::DropNotify;
 use crate::membership::{
@@ -43,20 +43,20 @@ pub(crate) struct FrameReceiver {
 
 impl FrameReceiver {
     /// A receiver that listens to the stores whose handshakes were taken, and stages their
-    /// snapshots in `store`, `snapshot_bytes_per_s` at most.
+    /// snapshots in `store` as they come at `snapshot_rate`.
     pub(crate) fn new(
         membership: Membership,
         store: Arc<DropNotify<Store>>,
         mailboxes: Mailboxes,
         counts: Arc<TransportCounters>,
-        snapshot_bytes_per_s: u64,
+        snapshot_rate: ByteRate,
     ) -> Self {
         let snapshots = Arc::new(SnapshotReceiver::new(
             membership.clone(),
             store,
             mailboxes.clone(),
             Arc::clone(&counts),
-            snapshot_bytes_per_s,
+            snapshot_rate,
         ));
         Self { membership, mailboxes, counts, opened: Mutex::default(), snapshots }
     }

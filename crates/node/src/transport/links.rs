@@ -15,7 +15,7 @@ use super::counters::TransportCounters;
 use super::fault::LinkFault;
 use super::peer_stream::PeerStream;
 use super::send_queue::SendQueue;
-use super::snapshots::SnapshotSender;
+use super::snapshots::{ByteRate, SnapshotSender};
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::shard_thread::MessageSink;
 use crate::drop_notify::DropNotify;
@@ -156,14 +156,14 @@ impl PeerTransport {
         tasks: &mut JoinSet<()>,
     ) -> Self {
         let counts = Arc::new(TransportCounters::default());
-        let TransportLimits { queue_bytes_max, snapshot_bytes_per_s } = limits;
+        let TransportLimits { queue_bytes_max, snapshot_rate } = limits;
         let (snapshots, wanted) = mpsc::unbounded_channel();
         let sender = SnapshotSender::new(
             membership.clone(),
             Arc::clone(store),
             mailboxes.clone(),
             Arc::clone(&counts),
-            snapshot_bytes_per_s,
+            snapshot_rate,
         );
         tasks.spawn(sender.run(wanted));
         let table = Arc::new(LinkTable::default());
@@ -193,12 +193,11 @@ impl PeerTransport {
 }
 
 /// Bounds on what waits for other stores, and flows to them.
-#[derive(Clone, Copy, Debug)]
 pub(crate) struct TransportLimits {
     /// Bytes in the queue of each stream.
     pub(crate) queue_bytes_max: usize,
-    /// Bytes of all snapshots in a second; 0 for any number.
-    pub(crate) snapshot_bytes_per_s: u64,
+    /// The rate of all snapshots.
+    pub(crate) snapshot_rate: ByteRate,
 }
 
 impl MessageSink for PeerTransport {
@@ -249,6 +248,7 @@ mod tests {
     use flotilla_vfs::fault::FaultFs;
 
     use super::*;
+    use crate::config::SnapshotConfig;
     use crate::test_store;
 
     fn region() -> Descriptor {
@@ -285,7 +285,8 @@ mod tests {
         let up = grown(&membership.registry(), StoreState::Up);
         assert!(membership.learn_registry(up.clone()).await);
         let mailboxes = Mailboxes::new(1, 1 << 20);
-        let limits = TransportLimits { queue_bytes_max: 1 << 20, snapshot_bytes_per_s: 0 };
+        let snapshot_rate = ByteRate::new(SnapshotConfig::default(), Arc::new(|| 0));
+        let limits = TransportLimits { queue_bytes_max: 1 << 20, snapshot_rate };
         let mut tasks = JoinSet::new();
         let transport = PeerTransport::start(&membership, &store, limits, &mailboxes, &mut tasks);
         let is_open = || transport.table.links.read().contains_key(&StoreId(2));

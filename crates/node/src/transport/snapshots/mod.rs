@@ -17,6 +17,7 @@ mod sender;
 mod source;
 mod stager;
 
+pub(crate) use byte_rate::ByteRate;
 pub(super) use receiver::{SnapshotReceiver, VerdictStream};
 pub(super) use sender::SnapshotSender;
 

@@ -51,16 +51,15 @@ pub(crate) struct SnapshotReceiver {
 type Answers = mpsc::Sender<Result<SnapshotVerdict, Status>>;
 
 impl SnapshotReceiver {
-    /// A receiver that takes `bytes_per_s` at most.
+    /// A receiver that takes snapshots at this rate at most.
     pub(crate) fn new(
         membership: Membership,
         store: Arc<DropNotify<Store>>,
         mailboxes: Mailboxes,
         counts: Arc<TransportCounters>,
-        bytes_per_s: u64,
+        rate: ByteRate,
     ) -> Self {
         let (slots, regions) = (Semaphore::new(STREAMS_MAX), Mutex::default());
-        let rate = ByteRate::new(bytes_per_s);
         Self { membership, store, mailboxes, counts, rate, slots, regions }
     }
 

@@ -34,9 +34,10 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 const SLOT_WAIT: Duration = Duration::from_secs(10);
 
 /// A stream is given up after this, and the time that its bytes take at the least rate: a view that
-/// is read so slowly keeps too many pages from being used again.
+/// is read so slowly keeps too many pages from being used again. As many streams as there may be
+/// are as fast together as the least rate that can be set.
 const DEADLINE_LEAST: Duration = Duration::from_secs(30);
-const BYTES_PER_S_LEAST: u64 = 8 << 20;
+const BYTES_PER_S_LEAST: u64 = 2 << 20;
 
 /// The sending side of all snapshots.
 pub(crate) struct SnapshotSender {
@@ -75,16 +76,15 @@ struct SentSnapshot {
 }
 
 impl SnapshotSender {
-    /// A sender of `store`'s snapshots, at `bytes_per_s` at most.
+    /// A sender of `store`'s snapshots, at this rate at most.
     pub(crate) fn new(
         membership: Membership,
         store: Arc<DropNotify<Store>>,
         mailboxes: Mailboxes,
         counts: Arc<TransportCounters>,
-        bytes_per_s: u64,
+        rate: ByteRate,
     ) -> Self {
         let slots = Semaphore::new(STREAMS_MAX);
-        let rate = ByteRate::new(bytes_per_s);
         Self { membership, store, mailboxes, counts, rate, slots }
     }
 
@@ -318,6 +318,7 @@ mod tests {
     use flotilla_vfs::fault::FaultFs;
 
     use super::*;
+    use crate::config::SnapshotConfig;
     use crate::driver::shard_message::ShardMessage;
     use crate::test_store;
     use flotilla_dispatch::OpenLanes;
@@ -358,7 +359,9 @@ mod tests {
         let regions = [region(1, Space::System), region(2, Space::Raw)];
         let (store, membership) = test_store::open_member(&disk, &regions);
         let mailboxes = Mailboxes::new(1, 1 << 20);
-        let sender = SnapshotSender::new(membership, store, mailboxes.clone(), Arc::default(), 0);
+        let rate = ByteRate::new(SnapshotConfig::default(), Arc::new(|| 0));
+        let sender =
+            SnapshotSender::new(membership, store, mailboxes.clone(), Arc::default(), rate);
         let (wanted, wishes) = mpsc::unbounded_channel();
         let count = STREAMS_MAX as u64 + 2;
         (0..count).for_each(|number| wanted.send(wish(number)).unwrap());

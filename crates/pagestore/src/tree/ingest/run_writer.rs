@@ -125,7 +125,11 @@ impl RunWriter {
             "{span:?} is not filled"
         );
         let shared = self.reservation.shared();
-        shared.page_reader.file().write_all_at(parts, span.start * UNIT_BYTES as u64)?;
+        let file = shared.page_reader.file();
+        file.write_all_at(parts, span.start * UNIT_BYTES as u64)?;
+        // At once, and waited for: else a sync of these or other bytes of the disk would wait for all
+        // that was built meanwhile.
+        file.write_back(span.byte_range())?;
         shared.counters.written_bytes.fetch_add(span.bytes(), Ordering::Relaxed);
         Ok(())
     }
