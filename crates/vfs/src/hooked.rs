@@ -97,6 +97,9 @@ impl File for HookedFile {
     fn write_back(&self, range: Range<u64>) -> io::Result<()> {
         self.before(Operation::WriteBack).write_back(range)
     }
+    fn start_write_back(&self, range: Range<u64>) -> io::Result<()> {
+        self.before(Operation::WriteBack).start_write_back(range)
+    }
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
         self.before(Operation::Allocate).allocate(range)
     }

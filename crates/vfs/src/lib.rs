@@ -156,6 +156,16 @@ pub trait File: Send + Sync + Debug {
         Ok(())
     }
 
+    /// Asks the disk for the bytes of `range` to be written, and does not wait for it: a
+    /// [`File::write_back`] of them has less to wait for.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::write_back`].
+    fn start_write_back(&self, _range: Range<u64>) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Reserves space for `range` and grows the file to its end, so that writes there neither fill
     /// the disk nor change metadata. New bytes read as zero.
     ///

@@ -253,32 +253,16 @@ impl File for OsFile {
     }
 
     #[cfg(target_os = "linux")]
-    #[allow(unsafe_code)]
     fn write_back(&self, range: Range<u64>) -> io::Result<()> {
-        use std::os::fd::AsRawFd;
-        let bytes = range.end.saturating_sub(range.start);
-        let (Ok(begin), Ok(bytes)) = (i64::try_from(range.start), i64::try_from(bytes)) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        if bytes == 0 {
-            // To the kernel, no bytes are all up to the end of the file.
-            return Ok(());
-        }
         let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
             | libc::SYNC_FILE_RANGE_WRITE
             | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-        loop {
-            // SAFETY: The call takes numbers only and touches no memory of this process; the
-            // descriptor is open as long as `self.file` is.
-            let done = unsafe { libc::sync_file_range(self.file.as_raw_fd(), begin, bytes, flags) };
-            match io::Error::last_os_error() {
-                _ if done == 0 => return Ok(()),
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                // Some file systems cannot: then the sync has more to do.
-                error if error.raw_os_error() == Some(libc::ENOSYS) => return Ok(()),
-                error => return Err(error),
-            }
-        }
+        self.sync_range(&range, flags)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn start_write_back(&self, range: Range<u64>) -> io::Result<()> {
+        self.sync_range(&range, libc::SYNC_FILE_RANGE_WRITE)
     }
 
     #[cfg(target_os = "linux")]
@@ -400,6 +384,33 @@ impl File for OsFile {
 }
 
 impl OsFile {
+    /// `sync_file_range(2)`.
+    #[cfg(target_os = "linux")]
+    #[allow(unsafe_code)]
+    fn sync_range(&self, range: &Range<u64>, flags: libc::c_uint) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        let bytes = range.end.saturating_sub(range.start);
+        let (Ok(begin), Ok(bytes)) = (i64::try_from(range.start), i64::try_from(bytes)) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        if bytes == 0 {
+            // To the kernel, no bytes are all up to the end of the file.
+            return Ok(());
+        }
+        loop {
+            // SAFETY: The call takes numbers only and touches no memory of this process; the
+            // descriptor is open as long as `self.file` is.
+            let done = unsafe { libc::sync_file_range(self.file.as_raw_fd(), begin, bytes, flags) };
+            match io::Error::last_os_error() {
+                _ if done == 0 => return Ok(()),
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                // Some file systems cannot: then the sync has more to do.
+                error if error.raw_os_error() == Some(libc::ENOSYS) => return Ok(()),
+                error => return Err(error),
+            }
+        }
+    }
+
     /// The system is called without the C library, whose calls of threads that might be cancelled
     /// take a tenth longer.
     fn write_part(&self, mut part: &[u8], mut offset: u64) -> io::Result<()> {

@@ -81,6 +81,10 @@ impl<F: File> File for WithPath<F> {
         self.file.write_back(range).map_err(self.with_path("write back"))
     }
 
+    fn start_write_back(&self, range: Range<u64>) -> io::Result<()> {
+        self.file.start_write_back(range).map_err(self.with_path("write back"))
+    }
+
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
         self.file.allocate(range).map_err(self.with_path("reserve space for"))
     }

@@ -26,6 +26,8 @@ pub(crate) struct RunWriter {
     used: u32,
     /// Bytes at the end of the used part that are not written yet.
     buffer: Vec<u8>,
+    /// What was written last.
+    on_its_way: Option<Span>,
 }
 
 impl RunWriter {
@@ -38,6 +40,7 @@ impl RunWriter {
             run: Span { start: 0, units: 0 },
             used: 0,
             buffer: Vec::new(),
+            on_its_way: None,
         }
     }
 
@@ -108,8 +111,10 @@ impl RunWriter {
             let units = units_for(self.buffer.len());
             assert!(units <= self.used, "more is buffered than was taken");
             let start = self.run.start + u64::from(self.used - units);
-            self.write(&[IoSlice::new(&self.buffer)], Span { start, units })?;
-            self.buffer.clear();
+            let mut buffer = std::mem::take(&mut self.buffer);
+            self.write(&[IoSlice::new(&buffer)], Span { start, units })?;
+            buffer.clear();
+            self.buffer = buffer;
         }
         if self.run.units > 0 {
             self.reservation.cut(self.run, self.used);
@@ -118,7 +123,9 @@ impl RunWriter {
         Ok(())
     }
 
-    fn write(&self, parts: &[IoSlice<'_>], span: Span) -> Result<()> {
+    /// Writes a span, and waits until the one before is on the disk: a sync of other bytes of the
+    /// disk so waits for two of them at most, and not for all that was built meanwhile.
+    fn write(&mut self, parts: &[IoSlice<'_>], span: Span) -> Result<()> {
         debug_assert_eq!(
             parts.iter().map(|part| part.len() as u64).sum::<u64>(),
             span.bytes(),
@@ -127,9 +134,10 @@ impl RunWriter {
         let shared = self.reservation.shared();
         let file = shared.page_reader.file();
         file.write_all_at(parts, span.start * UNIT_BYTES as u64)?;
-        // At once, and waited for: else a sync of these or other bytes of the disk would wait for all
-        // that was built meanwhile.
-        file.write_back(span.byte_range())?;
+        file.start_write_back(span.byte_range())?;
+        if let Some(before) = self.on_its_way.replace(span) {
+            file.write_back(before.byte_range())?;
+        }
         shared.counters.written_bytes.fetch_add(span.bytes(), Ordering::Relaxed);
         Ok(())
     }
