@@ -45,6 +45,10 @@ pub enum Error {
     /// A write that must not be sent twice may or may not have had its effect. Read to find out.
     #[error("the write may or may not have happened: {0}")]
     Undetermined(String),
+    /// No region of clients' keys has this id: it was misspelt, or is that of placement's own
+    /// region.
+    #[error("there is no region {0} of clients' keys")]
+    NoRegion(u64),
     /// The cluster refuses the request as it is; it had no effect, and sending it again is of no
     /// use.
     #[error("the cluster refuses the request: {0}")]
@@ -64,6 +68,7 @@ impl Error {
             | Error::Unreachable { .. }
             | Error::NotServing { .. }
             | Error::NoLeader { .. }
+            | Error::NoRegion(_)
             | Error::Rejected(_) => false,
         }
     }

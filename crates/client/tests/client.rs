@@ -193,7 +193,7 @@ async fn splits_a_region_where_it_is_led() {
     assert_eq!(borders, [(&b""[..], false), (b"c", false), (b"g", true)]);
     assert_eq!(client.regions().await.unwrap().len(), 4);
     let unknown = client.split_region(77, []).await.unwrap_err();
-    assert!(matches!(unknown, Error::Rejected(_)), "{unknown}");
+    assert!(matches!(unknown, Error::NoRegion(77)), "{unknown}");
 }
 
 #[tokio::test]
