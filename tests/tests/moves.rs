@@ -191,7 +191,7 @@ async fn one_store_grows_to_three_and_five_and_shrinks_to_three_under_load() {
     for (place, name) in [(0, "s0"), (4, "s4")] {
         let left = ctl(&all[1..4], &format!("store leave {name} --wait 120")).await;
         assert!(left.out.contains(&format!("{name} has left")), "{left:?}");
-        cluster.ends_refused(place, &["has left the cluster"]).await;
+        cluster.ends_left(place, &["has left the cluster"]).await;
         load.next_round();
         load.progress(100).await;
     }

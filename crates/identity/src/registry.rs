@@ -146,6 +146,14 @@ impl StoreRegistry {
         ))
     }
 
+    /// Whether a store has left in this `run` of it: it did what it was told to. A later run of the
+    /// directory, which placement has not heard of before, finds that it must not take part.
+    #[must_use]
+    pub fn has_left(&self, id: StoreId, run: StoreRun) -> bool {
+        let record = self.store(id);
+        record.is_some_and(|store| store.state == StoreState::Removed && store.run == run)
+    }
+
     /// Whether this is a state of the registry from after `earlier`, or the same: stores come and
     /// change, none ever becomes another directory, and one that is gone stays so.
     #[must_use]
@@ -380,6 +388,11 @@ mod tests {
             assert_eq!(registry.with_run(&report(9, "h:2")), None, "it reports in vain");
         }
         assert!(!registry.is_gone(StoreId(9)));
+        let run = registry.stores[1].run;
+        let later = StoreRun { starts: run.starts + 1, ..run };
+        assert!(registry.has_left(id, run) && !registry.has_left(id, later), "a start after that");
+        registry.stores[1].state = StoreState::Lost;
+        assert!(!registry.has_left(id, run), "it was not told to go");
         let newer =
             RunReport { store: StoreId(1), uuid: StoreUuid(1), level: 3, ..report(3, "h:1") };
         assert_eq!(registry.with_run(&newer).unwrap().level, 3, "the gone store has level 1");

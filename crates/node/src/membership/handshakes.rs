@@ -239,12 +239,17 @@ impl Membership {
         if !self.keep(move |store| store.keep_copies(Some(&copy), None)).await {
             return false;
         }
-        let departure = registry.departure(self.shared.identity.store);
+        let StoreIdentity { store: own, run, .. } = self.shared.identity;
+        let departure = registry.departure(own);
+        // Before the handshakes know it, which would refuse this store whatever the kind of its
+        // end.
+        match &departure {
+            Some(words) if registry.has_left(own, run) => self.shared.failure.leave(words),
+            Some(words) => self.shared.failure.refuse(words),
+            None => {}
+        }
         self.shared.handshake.lock().learn_registry(registry);
         self.shared.registry_version.send_replace(version);
-        if let Some(words) = &departure {
-            self.shared.failure.refuse(words);
-        }
         departure.is_none()
     }
 
