@@ -18,6 +18,7 @@ use tonic_health::server::HealthReporter;
 use crate::clock::Clock;
 use crate::config::{NodeConfig, ResolvedConfig};
 use crate::driver::context::{NodeContext, WorkQueues};
+use crate::driver::joint_changes::JointChanges;
 use crate::driver::router::Router;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
@@ -169,6 +170,7 @@ impl Node {
         let (store, closed) = drop_notify(store);
         let context = NodeContext {
             tickets: Tickets::new(),
+            joint_changes: Arc::new(JointChanges::new(&descriptors, Instant::now().into())),
             routes: Arc::new(RoutingTable::new(descriptors)),
             mailboxes: Mailboxes::new(shards.len(), limits.mailbox_bytes_max),
             queues: WorkQueues::new(),

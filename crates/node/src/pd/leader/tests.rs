@@ -20,6 +20,7 @@ use super::super::store_changes::NotChanged;
 use super::*;
 use crate::clock::Clock;
 use crate::driver::context::{NodeContext, WorkQueues};
+use crate::driver::joint_changes::JointChanges;
 use crate::driver::router::RouterLimits;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
@@ -72,6 +73,7 @@ impl World {
             store,
             tickets: Tickets::new(),
             routes: Arc::new(RoutingTable::new(regions.to_vec())),
+            joint_changes: Arc::new(JointChanges::new(&regions, Instant::now())),
             mailboxes: Mailboxes::new(1, 1 << 20),
             queues: WorkQueues::new(),
             clock: Clock::start(),
