@@ -23,6 +23,12 @@ pub enum Error {
         /// The reason that it gave.
         reason: String,
     },
+    /// A store runs an older version, which has not learnt this request. Upgrade it.
+    #[error("{endpoint} runs an older version, which does not know this request: upgrade it first")]
+    Unimplemented {
+        /// The store that was asked.
+        endpoint: String,
+    },
     /// Stores answer, but none knows a leader of placement: fewer stores may run than the cluster
     /// needs. Find out which do not answer, and start them.
     #[error("placement has no leader: {reason}")]
@@ -67,6 +73,7 @@ impl Error {
             Error::Config(_)
             | Error::Unreachable { .. }
             | Error::NotServing { .. }
+            | Error::Unimplemented { .. }
             | Error::NoLeader { .. }
             | Error::NoRegion(_)
             | Error::Rejected(_) => false,

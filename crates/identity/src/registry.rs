@@ -202,12 +202,31 @@ impl StoreRegistry {
         let mut changed = self.clone();
         changed.version += 1;
         changed.stores[at] = record;
+        changed.raise_level();
+        Some(changed)
+    }
+
+    /// The level of the cluster is the lowest of its stores'.
+    pub(crate) fn raise_level(&mut self) {
         // One that never comes back must not keep the features of the others.
-        let here = changed.stores.iter().filter(|store| store.is_here());
+        let here = self.stores.iter().filter(|store| store.is_here());
         let least = here.map(|store| store.level).min();
         // Never lower: other stores may have used the features of the level already.
-        changed.level = changed.level.max(least.unwrap_or_default());
-        Some(changed)
+        self.level = self.level.max(least.unwrap_or_default());
+    }
+
+    /// Checks that all stores know of what begins with the level `needed`.
+    ///
+    /// # Errors
+    ///
+    /// The stores that do not.
+    pub fn check_level(&self, needed: u64) -> Result<(), LevelRefusal> {
+        if self.level >= needed {
+            return Ok(());
+        }
+        let behind = self.stores.iter().filter(|store| store.is_here() && store.level < needed);
+        let behind = behind.map(|store| store.name.clone()).collect();
+        Err(LevelRefusal { level: self.level, needed, behind })
     }
 
     /// The bytes of the row, as `docs/durability.md` has them.
@@ -237,6 +256,18 @@ impl StoreRegistry {
         reader.finish()?;
         Ok(Self { version, level, stores })
     }
+}
+
+/// Some stores run a version that does not know of what is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the feature level is {level}, and {needed} is needed: upgrade {}", .behind.join(", "))]
+pub struct LevelRefusal {
+    /// The feature level of the cluster.
+    pub level: u64,
+    /// The one that is needed.
+    pub needed: u64,
+    /// The names of the stores below that.
+    pub behind: Vec<String>,
 }
 
 impl StoreRecord {
@@ -293,6 +324,7 @@ impl StoreRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state_change::StateChange;
 
     fn registry() -> StoreRegistry {
         let store = |id: u64| StoreRecord {
@@ -396,6 +428,20 @@ mod tests {
         let newer =
             RunReport { store: StoreId(1), uuid: StoreUuid(1), level: 3, ..report(3, "h:1") };
         assert_eq!(registry.with_run(&newer).unwrap().level, 3, "the gone store has level 1");
+    }
+
+    #[test]
+    fn stores_that_hold_the_level_back_are_named() {
+        let mut registry = registry();
+        let store = StoreRecord { id: StoreId(3), name: "s3".to_owned(), ..StoreRecord::default() };
+        registry.stores.push(StoreRecord { level: 3, ..store });
+        assert_eq!(registry.check_level(1), Ok(()));
+        let refusal = registry.check_level(3).unwrap_err().to_string();
+        assert_eq!(refusal, "the feature level is 1, and 3 is needed: upgrade s1, s2");
+        registry.stores[0].level = 3;
+        // One that is gone holds nothing back: the level rises with its end.
+        let lost = registry.with_state(StoreId(2), StateChange::Lost).unwrap().unwrap();
+        assert_eq!((lost.level, lost.check_level(3)), (3, Ok(())));
     }
 
     #[test]
