@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Upgrades a cluster from an older version store by store: builds the program of a commit and runs
-# tests/tests/upgrade.rs with it. Usage: tests/upgrade.sh [COMMIT]
+# tests/tests/upgrade.rs with it. Usage: tests/upgrade.sh [COMMIT], of feature level 1. Takes some
+# minutes and 2 GiB below TMPDIR.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,6 +11,6 @@ dir="$(mktemp -d)"
 trap 'git worktree remove --force "$dir/source" 2>/dev/null; rm -rf "$dir"' EXIT
 
 git worktree add --detach "$dir/source" "$commit"
-(cd "$dir/source" && CARGO_TARGET_DIR="$dir/target" cargo build --locked --bins)
+(cd "$dir/source" && CARGO_TARGET_DIR="$dir/target" cargo build --locked --bin flotilla)
 FLOTILLA_OLD_BINARY="$dir/target/debug/flotilla" \
   cargo test --locked -p tests --test upgrade -- --nocapture

@@ -42,10 +42,10 @@ async fn a_cluster_is_upgraded_store_by_store() {
         load.next_round();
         println!("store {place} has the new version");
         if place + 1 < STORES {
-            // Nothing is asked of the cluster that the older stores do not know.
-            let refused = cluster.ctl("region split 2 --key m").await;
-            assert_ne!(refused.code, Some(0), "{refused:?}");
-            println!("{}", refused.errors.trim());
+            refused_while_some_are_older(&cluster).await;
+        }
+        if place + 2 == STORES {
+            refused_by_a_newer_leader(&mut cluster, STORES - 1).await;
         }
     }
     // As soon as placement has heard of the last one, all that is new works.
@@ -54,9 +54,43 @@ async fn a_cluster_is_upgraded_store_by_store() {
         if split.code == Some(0) { Ok(()) } else { Err(split.errors) }
     })
     .await;
+    let drained = cluster.ctl("store drain s0").await;
+    assert!(drained.out.contains("s0 is drained"), "{drained:?}");
+    cluster.ctl("store cancel s0").await;
     load.progress(100).await;
     let regions: Value = cluster.ctl("regions --json").await.json();
-    println!("{} lines of regions", regions.to_string().len());
+    println!("{} regions", regions.as_array().map_or(0, Vec::len));
     load.no_refusals();
     println!("{}", load.end(cluster.endpoints()).await);
+}
+
+/// Nothing is asked of the cluster that the older stores, the last one among them, do not know.
+async fn refused_while_some_are_older(cluster: &Processes) {
+    let refused = cluster.ctl("region split 2 --key m").await;
+    assert_ne!(refused.code, Some(0), "{refused:?}");
+    println!("{}", refused.errors.trim());
+    // No replica moves before the last one is upgraded: it is named, whichever leads.
+    let last = format!("s{}", STORES - 1);
+    for change in ["drain", "leave"] {
+        let refused = cluster.ctl(&format!("store {change} s0 --wait 60")).await;
+        refused.refused(&["upgrade", &last]);
+        println!("{}", refused.errors.trim());
+    }
+}
+
+/// The same of the only older store, whose restart has another one lead placement.
+async fn refused_by_a_newer_leader(cluster: &mut Processes, older: usize) {
+    cluster.stop(older);
+    until(async || {
+        let led = cluster.ctl("repair show --timeout 2").await;
+        if led.code == Some(0) { Ok(()) } else { Err(led.errors) }
+    })
+    .await;
+    cluster.restart(older);
+    cluster.ready().await;
+    for change in ["drain", "leave"] {
+        let refused = cluster.ctl(&format!("store {change} s0 --wait 60")).await;
+        refused.refused(&["the feature level is 1, and 3 is needed", &format!("s{older}")]);
+        println!("{}", refused.errors.trim());
+    }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use flotilla_node::config::ConfigError;
-use flotilla_node::{FirstStart, Node, NodeConfig, set_sched_slice};
+use flotilla_node::{EndKind, FirstStart, Node, NodeConfig, set_sched_slice};
 
 use crate::{fail_stop, logging, signals};
 
@@ -133,7 +133,7 @@ fn put<T>(setting: &mut T, flag: Option<T>) {
     }
 }
 
-/// Serves until SIGINT, SIGTERM or a failure.
+/// Serves until SIGINT, SIGTERM, a failure, or until the store has left the cluster.
 #[must_use]
 pub fn run(args: ServeArgs) -> ExitCode {
     fail_stop::end_process_on_panic();
@@ -189,13 +189,15 @@ async fn serve(config: NodeConfig) -> ExitCode {
     }
 }
 
-/// Ends the process of a node that has failed, or that must not run at all: then the line says what
-/// an operator has to do, and the exit code is that of a start that was refused.
+/// Ends the process of a node that has come to an end by itself. Of one that must not run the line
+/// says what an operator has to do, and the exit code is that of a start that was refused; one
+/// whose store has left did what it was told to.
 fn end(node: &Node, reason: &str) -> ! {
-    if node.is_refused() {
-        fail_stop::end(1, &format!("flotilla: {reason}"));
+    match node.end_kind() {
+        Some(EndKind::Left) => fail_stop::end(0, &format!("flotilla: {reason}")),
+        Some(EndKind::Refused) => fail_stop::end(1, &format!("flotilla: {reason}")),
+        Some(EndKind::Failed) | None => fail(reason),
     }
-    fail(reason)
 }
 
 /// Ends the process at once, without joining threads: they may be stuck in a disk that does not

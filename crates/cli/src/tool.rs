@@ -107,7 +107,7 @@ pub enum Error {
     /// An argument makes no sense.
     #[error("{0}")]
     Argument(String),
-    /// The key, file or group does not exist.
+    /// The key, region, file or group does not exist.
     #[error("{0}")]
     Absent(String),
     /// Some requests of a load failed.
@@ -137,6 +137,7 @@ impl From<flotilla_client::Error> for Error {
             flotilla_client::Error::Unreachable { .. } => Error::Silent(error.to_string()),
             flotilla_client::Error::NotServing { .. } => Error::NotServing(error.to_string()),
             flotilla_client::Error::Config(what) => Error::Argument(what),
+            flotilla_client::Error::NoRegion(_) => Error::Absent(error.to_string()),
             other => Error::Client(other),
         }
     }
@@ -225,6 +226,7 @@ mod tests {
         let config = flotilla_client::Error::Config("\"x\" lacks a port".to_owned());
         assert_eq!(Error::from(config).exit_code(), 2);
         assert_eq!(Error::Absent("no value".to_owned()).exit_code(), 3);
+        assert_eq!(Error::from(flotilla_client::Error::NoRegion(99)).exit_code(), 3);
     }
 
     #[tokio::test]

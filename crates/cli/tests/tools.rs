@@ -168,6 +168,31 @@ async fn a_region_is_led_by_the_store_that_was_named() {
     assert!(String::from_utf8(wrong.stderr).unwrap().contains("there are s1, s2, s3"));
 }
 
+/// Each command that is given a region's number has the same answer to one that there is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_region_that_is_not_there_has_an_exit_code_of_its_own() {
+    let cluster = Cluster::start().await;
+    for args in [
+        &["show", "99"][..],
+        &["split", "99"],
+        &["split", "99", "--key", "m"],
+        &["transfer", "99"],
+        &["add", "99", "--store", "s1"],
+        &["remove", "99", "--store", "s1"],
+        &["move", "99", "--from", "s1", "--to", "s2"],
+    ] {
+        let absent = cluster.run(&[&["ctl", "region"], args].concat()).await;
+        let errors = String::from_utf8(absent.stderr).unwrap();
+        assert_eq!(absent.status.code(), Some(3), "{args:?}: {errors}");
+        assert!(errors.contains("there is no region 99"), "{args:?}: {errors}");
+    }
+    // One that is there, and refuses.
+    let regions = cluster.tells(&["ctl", "regions", "--json"]).await;
+    let empty = cluster.run(&["ctl", "region", "split", &regions[1]["id"].to_string()]).await;
+    assert_eq!(empty.status.code(), Some(1), "{empty:?}");
+    assert!(String::from_utf8(empty.stderr).unwrap().contains("too few rows"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_load_begins_with_the_borders_of_a_file() {
     let cluster = Cluster::start().await;

@@ -218,8 +218,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Rejected`] if there is no such region, if a key is not inside of it, or if it has
-    /// too few rows to be halved. A split without keys is never sent twice.
+    /// [`Error::NoRegion`]; [`Error::Rejected`] if a key is not inside of it, or if it has too few
+    /// rows to be halved. A split without keys is never sent twice.
     pub async fn split_region(
         &self,
         id: u64,
@@ -235,7 +235,7 @@ impl Client {
             kvrpcpb::SplitRegionRequest { split_keys, is_raw_kv: true, ..Default::default() };
         loop {
             let found = self.router.placement.region_by_id(id, &mut budget).await?;
-            let route = found.ok_or_else(|| Error::Rejected(format!("there is no region {id}")))?;
+            let route = found.ok_or(Error::NoRegion(id))?;
             match self.router.attempt(&Arc::new(route), request.clone(), &mut budget).await {
                 Ok(response) => return Ok(response.regions),
                 Err(failure) => budget.pause(failure).await?,

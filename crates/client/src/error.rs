@@ -23,6 +23,12 @@ pub enum Error {
         /// The reason that it gave.
         reason: String,
     },
+    /// A store runs an older version, which has not learnt this request. Upgrade it.
+    #[error("{endpoint} runs an older version, which does not know this request: upgrade it first")]
+    Unimplemented {
+        /// The store that was asked.
+        endpoint: String,
+    },
     /// Stores answer, but none knows a leader of placement: fewer stores may run than the cluster
     /// needs. Find out which do not answer, and start them.
     #[error("placement has no leader: {reason}")]
@@ -45,6 +51,10 @@ pub enum Error {
     /// A write that must not be sent twice may or may not have had its effect. Read to find out.
     #[error("the write may or may not have happened: {0}")]
     Undetermined(String),
+    /// No region of clients' keys has this id: it was misspelt, or is that of placement's own
+    /// region.
+    #[error("there is no region {0} of clients' keys")]
+    NoRegion(u64),
     /// The cluster refuses the request as it is; it had no effect, and sending it again is of no
     /// use.
     #[error("the cluster refuses the request: {0}")]
@@ -63,7 +73,9 @@ impl Error {
             Error::Config(_)
             | Error::Unreachable { .. }
             | Error::NotServing { .. }
+            | Error::Unimplemented { .. }
             | Error::NoLeader { .. }
+            | Error::NoRegion(_)
             | Error::Rejected(_) => false,
         }
     }

@@ -10,7 +10,7 @@ use flotilla_proto::peers::{
 };
 use tokio::time::timeout;
 use tonic::transport::Channel;
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 use crate::config::Config;
 use crate::dial;
@@ -42,7 +42,8 @@ impl StoreOperator {
     /// # Errors
     ///
     /// [`Error::Unreachable`] if the store does not answer in time: it is then not known what has
-    /// come of it. [`Error::NotServing`] if it has no cluster yet, or stops.
+    /// come of it. [`Error::NotServing`] if it has no cluster yet, or stops;
+    /// [`Error::Unimplemented`] if its version is too old for the request.
     pub async fn transfer_leader(
         &self,
         region_id: u64,
@@ -106,6 +107,9 @@ impl StoreOperator {
     ) -> Result<T, Error> {
         let reason = match timeout(self.time_limit, asked).await {
             Ok(Ok(response)) => return Ok(response.into_inner()),
+            Ok(Err(status)) if status.code() == Code::Unimplemented => {
+                return Err(Error::Unimplemented { endpoint: self.address.clone() });
+            }
             Ok(Err(status)) if is_answer(&status) => {
                 let (endpoint, reason) = (self.address.clone(), describe(&status));
                 return Err(Error::NotServing { endpoint, reason });

@@ -54,10 +54,12 @@ impl AttemptFailure {
     pub(crate) fn of_status(status: &Status, who: &str) -> AttemptFailure {
         let reason = format!("{who}: {}", describe(status));
         match status.code() {
+            Code::Unimplemented => {
+                AttemptFailure::Fatal(Error::Unimplemented { endpoint: who.to_owned() })
+            }
             Code::InvalidArgument
             | Code::FailedPrecondition
             | Code::OutOfRange
-            | Code::Unimplemented
             | Code::PermissionDenied
             | Code::Unauthenticated => AttemptFailure::Fatal(Error::Rejected(reason)),
             _ => AttemptFailure::Passing {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fake::{Fault, World};
-use flotilla_client::{Client, Config, Error, Scan, Transport};
+use flotilla_client::{Client, Config, Error, Scan, StoreOperator, Transport};
 use tokio::task::JoinSet;
 
 /// An address without a listener: below the ephemeral ports, and of a service that is no more.
@@ -193,7 +193,7 @@ async fn splits_a_region_where_it_is_led() {
     assert_eq!(borders, [(&b""[..], false), (b"c", false), (b"g", true)]);
     assert_eq!(client.regions().await.unwrap().len(), 4);
     let unknown = client.split_region(77, []).await.unwrap_err();
-    assert!(matches!(unknown, Error::Rejected(_)), "{unknown}");
+    assert!(matches!(unknown, Error::NoRegion(77)), "{unknown}");
 }
 
 #[tokio::test]
@@ -424,4 +424,15 @@ async fn one_live_endpoint_among_dead_ones_is_enough() {
     world.split("x");
     client.put("xx", "v").await.unwrap();
     drop(Arc::clone(&world));
+}
+
+/// As a store of the version before a request was there.
+#[tokio::test]
+async fn a_store_that_does_not_know_a_request_has_to_be_upgraded() {
+    let world = World::new(&[]);
+    let endpoint = world.endpoints().remove(0);
+    let operator = StoreOperator::new(&endpoint, &config(Transport::Unary)).unwrap();
+    let error = operator.repair_status(0).await.unwrap_err();
+    assert!(matches!(&error, Error::Unimplemented { .. }), "{error}");
+    assert!(error.to_string().contains(&endpoint) && error.to_string().contains("upgrade"));
 }

@@ -45,7 +45,7 @@ pub use join_refusal::{JoinRefusal, StoreReach};
 pub use messages::{BootstrapRefusal, BootstrapRequest, BootstrapResponse};
 pub use register_refusal::{REGISTERED_STORES_MAX, RegisterRefusal};
 pub use registration::{RegisterRequest, Registration, check_labels, is_address};
-pub use registry::{RunReport, StoreRecord, StoreRegistry, StoreState};
+pub use registry::{LevelRefusal, RunReport, StoreRecord, StoreRegistry, StoreState};
 pub use schedule::BootstrapSchedule;
 pub use settings::{ClusterSettings, GivenSettings, SettingConflict};
 pub use spec::{BootstrapPlan, ClusterSpec, InitialStore, InvalidList};

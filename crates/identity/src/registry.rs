@@ -146,6 +146,14 @@ impl StoreRegistry {
         ))
     }
 
+    /// Whether a store has left in this `run` of it: it did what it was told to. A later run of the
+    /// directory, which placement has not heard of before, finds that it must not take part.
+    #[must_use]
+    pub fn has_left(&self, id: StoreId, run: StoreRun) -> bool {
+        let record = self.store(id);
+        record.is_some_and(|store| store.state == StoreState::Removed && store.run == run)
+    }
+
     /// Whether this is a state of the registry from after `earlier`, or the same: stores come and
     /// change, none ever becomes another directory, and one that is gone stays so.
     #[must_use]
@@ -194,12 +202,31 @@ impl StoreRegistry {
         let mut changed = self.clone();
         changed.version += 1;
         changed.stores[at] = record;
+        changed.raise_level();
+        Some(changed)
+    }
+
+    /// The level of the cluster is the lowest of its stores'.
+    pub(crate) fn raise_level(&mut self) {
         // One that never comes back must not keep the features of the others.
-        let here = changed.stores.iter().filter(|store| store.is_here());
+        let here = self.stores.iter().filter(|store| store.is_here());
         let least = here.map(|store| store.level).min();
         // Never lower: other stores may have used the features of the level already.
-        changed.level = changed.level.max(least.unwrap_or_default());
-        Some(changed)
+        self.level = self.level.max(least.unwrap_or_default());
+    }
+
+    /// Checks that all stores know of what begins with the level `needed`.
+    ///
+    /// # Errors
+    ///
+    /// The stores that do not.
+    pub fn check_level(&self, needed: u64) -> Result<(), LevelRefusal> {
+        if self.level >= needed {
+            return Ok(());
+        }
+        let behind = self.stores.iter().filter(|store| store.is_here() && store.level < needed);
+        let behind = behind.map(|store| store.name.clone()).collect();
+        Err(LevelRefusal { level: self.level, needed, behind })
     }
 
     /// The bytes of the row, as `docs/durability.md` has them.
@@ -229,6 +256,18 @@ impl StoreRegistry {
         reader.finish()?;
         Ok(Self { version, level, stores })
     }
+}
+
+/// Some stores run a version that does not know of what is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the feature level is {level}, and {needed} is needed: upgrade {}", .behind.join(", "))]
+pub struct LevelRefusal {
+    /// The feature level of the cluster.
+    pub level: u64,
+    /// The one that is needed.
+    pub needed: u64,
+    /// The names of the stores below that.
+    pub behind: Vec<String>,
 }
 
 impl StoreRecord {
@@ -285,6 +324,7 @@ impl StoreRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state_change::StateChange;
 
     fn registry() -> StoreRegistry {
         let store = |id: u64| StoreRecord {
@@ -380,9 +420,28 @@ mod tests {
             assert_eq!(registry.with_run(&report(9, "h:2")), None, "it reports in vain");
         }
         assert!(!registry.is_gone(StoreId(9)));
+        let run = registry.stores[1].run;
+        let later = StoreRun { starts: run.starts + 1, ..run };
+        assert!(registry.has_left(id, run) && !registry.has_left(id, later), "a start after that");
+        registry.stores[1].state = StoreState::Lost;
+        assert!(!registry.has_left(id, run), "it was not told to go");
         let newer =
             RunReport { store: StoreId(1), uuid: StoreUuid(1), level: 3, ..report(3, "h:1") };
         assert_eq!(registry.with_run(&newer).unwrap().level, 3, "the gone store has level 1");
+    }
+
+    #[test]
+    fn stores_that_hold_the_level_back_are_named() {
+        let mut registry = registry();
+        let store = StoreRecord { id: StoreId(3), name: "s3".to_owned(), ..StoreRecord::default() };
+        registry.stores.push(StoreRecord { level: 3, ..store });
+        assert_eq!(registry.check_level(1), Ok(()));
+        let refusal = registry.check_level(3).unwrap_err().to_string();
+        assert_eq!(refusal, "the feature level is 1, and 3 is needed: upgrade s1, s2");
+        registry.stores[0].level = 3;
+        // One that is gone holds nothing back: the level rises with its end.
+        let lost = registry.with_state(StoreId(2), StateChange::Lost).unwrap().unwrap();
+        assert_eq!((lost.level, lost.check_level(3)), (3, Ok(())));
     }
 
     #[test]

@@ -87,6 +87,7 @@ impl StoreRegistry {
         let mut changed = self.clone();
         changed.version += 1;
         changed.stores[at].state = to;
+        changed.raise_level();
         Ok(Some(changed))
     }
 }

@@ -1,4 +1,5 @@
-//! Fail-stop: the first failure that cannot be survived ends the whole node, once, with one line.
+//! Fail-stop: the first failure that cannot be survived ends the whole node, once, with one line;
+//! and so does the end of its membership.
 //!
 //! An engine that refused a write knows no more than we do about what is on disk, and a thread that
 //! panicked has left its regions in the middle of something. To go on would mean to guess. So the
@@ -7,18 +8,27 @@
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use tokio::sync::watch;
 
 use crate::sched;
 
+/// The kinds of ends that a node comes to by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndKind {
+    /// It cannot go on: a disk, or a defect. Starting it again may help.
+    Failed,
+    /// It must not run at all. Starting it again changes nothing.
+    Refused,
+    /// It has left the cluster, as it was told to.
+    Left,
+}
+
 /// Where threads report what they cannot survive. Clones share one state.
 #[derive(Clone)]
 pub struct NodeFailure {
-    reason: Arc<watch::Sender<Option<String>>>,
-    is_refusal: Arc<AtomicBool>,
+    end: Arc<watch::Sender<Option<(EndKind, String)>>>,
     halt: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -26,46 +36,56 @@ impl NodeFailure {
     /// `halt` runs once, on the thread that fails first, before the owner is woken: after it has
     /// returned nothing may be acknowledged any more.
     pub fn new(halt: impl Fn() + Send + Sync + 'static) -> Self {
-        let reason = Arc::new(watch::Sender::new(None));
-        Self { reason, is_refusal: Arc::default(), halt: Arc::new(halt) }
+        Self { end: Arc::new(watch::Sender::new(None)), halt: Arc::new(halt) }
     }
 
     /// Ends the node because of `reason`. Only the first report counts; later ones are mostly its
     /// echo.
     pub fn report(&self, reason: &str) {
-        // Before the reason is published: its readers may rely on nothing being acknowledged any
-        // more.
-        (self.halt)();
-        self.reason.send_if_modified(|kept| {
-            let first = kept.is_none();
-            if first {
-                // Before the owner is woken: it may end the process at once.
-                tracing::error!("the node stops: {reason}");
-                *kept = Some(reason.to_owned());
-            }
-            first
-        });
+        self.end(EndKind::Failed, reason);
     }
 
     /// Ends the node because it must not run at all: its directory is not the one that the cluster
     /// knows. An operator has to act; starting it again changes nothing.
     pub fn refuse(&self, reason: &str) {
-        if self.reason.borrow().is_none() {
-            self.is_refusal.store(true, Ordering::Release);
-        }
-        self.report(reason);
+        self.end(EndKind::Refused, reason);
     }
 
-    /// Whether the node ended because it must not run at all.
+    /// Ends the node because its store has left the cluster, as it was told to.
+    pub fn leave(&self, reason: &str) {
+        self.end(EndKind::Left, reason);
+    }
+
+    fn end(&self, kind: EndKind, reason: &str) {
+        // Before the reason is published: its readers may rely on nothing being acknowledged any
+        // more.
+        (self.halt)();
+        self.end.send_if_modified(|kept| {
+            let first = kept.is_none();
+            if first {
+                // Before the owner is woken: it may end the process at once.
+                match kind {
+                    EndKind::Left => tracing::info!("the node ends: {reason}"),
+                    EndKind::Failed | EndKind::Refused => {
+                        tracing::error!("the node stops: {reason}");
+                    }
+                }
+                *kept = Some((kind, reason.to_owned()));
+            }
+            first
+        });
+    }
+
+    /// The kind of the node's end, if it has come to one by itself.
     #[must_use]
-    pub fn is_refusal(&self) -> bool {
-        self.is_refusal.load(Ordering::Acquire)
+    pub fn kind(&self) -> Option<EndKind> {
+        self.end.borrow().as_ref().map(|(kind, _)| *kind)
     }
 
     /// Why the node failed, if it did.
     #[must_use]
     pub fn reason(&self) -> Option<String> {
-        self.reason.borrow().clone()
+        self.end.borrow().as_ref().map(|(_, reason)| reason.clone())
     }
 
     /// Waits until the node fails; the reason.
@@ -74,9 +94,10 @@ impl NodeFailure {
     ///
     /// May be dropped and called again; a failure is never lost.
     pub async fn wait(&self) -> String {
-        let mut reason = self.reason.subscribe();
-        let failed = reason.wait_for(Option::is_some).await;
-        failed.ok().and_then(|reason| reason.clone()).expect("`self` keeps the sender alive")
+        let mut end = self.end.subscribe();
+        let ended = end.wait_for(Option::is_some).await;
+        let reason = ended.ok().and_then(|end| end.as_ref().map(|(_, reason)| reason.clone()));
+        reason.expect("`self` keeps the sender alive")
     }
 
     /// Runs `body` on a thread of its own, with short time slices. A panic inside it fails the node
@@ -112,7 +133,7 @@ fn message(panic: &(dyn std::any::Any + Send)) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
@@ -130,7 +151,9 @@ mod tests {
         assert_eq!(failure.wait().await, "thread worker panicked: the disk is gone");
         thread.join().unwrap();
         failure.report("later");
+        failure.leave("later");
         assert_eq!(failure.reason().unwrap(), "thread worker panicked: the disk is gone");
+        assert_eq!(failure.kind(), Some(EndKind::Failed));
         assert!(halts.load(Ordering::SeqCst) >= 1);
     }
 }

@@ -48,6 +48,7 @@ mod transport;
 
 pub use config::{FirstStart, NodeConfig};
 pub use driver::router;
+pub use failure::EndKind;
 pub use node::Node;
 pub use sched::set_sched_slice;
 pub use start::{StartError, bind};

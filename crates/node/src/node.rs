@@ -18,6 +18,7 @@ use tonic_health::server::HealthReporter;
 use crate::clock::Clock;
 use crate::config::{NodeConfig, ResolvedConfig};
 use crate::driver::context::{NodeContext, WorkQueues};
+use crate::driver::joint_changes::JointChanges;
 use crate::driver::router::Router;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
@@ -25,7 +26,7 @@ use crate::driver::splitter;
 use crate::driver::threads::NodeThreads;
 use crate::driver::tickets::Tickets;
 use crate::drop_notify::{DropWaiter, drop_notify};
-use crate::failure::NodeFailure;
+use crate::failure::{EndKind, NodeFailure};
 use crate::membership::{GivenPlace, Membership, become_member, check_contacts, join_cluster};
 use crate::net::connection::ServerStop;
 use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
@@ -169,6 +170,7 @@ impl Node {
         let (store, closed) = drop_notify(store);
         let context = NodeContext {
             tickets: Tickets::new(),
+            joint_changes: Arc::new(JointChanges::new(&descriptors, Instant::now().into())),
             routes: Arc::new(RoutingTable::new(descriptors)),
             mailboxes: Mailboxes::new(shards.len(), limits.mailbox_bytes_max),
             queues: WorkQueues::new(),
@@ -290,11 +292,10 @@ impl Node {
         self.failure.wait().await
     }
 
-    /// Whether the node failed because it must not run at all, as [`Node::failed`] says why: its
-    /// directory is not the one that the cluster knows.
+    /// The kind of the end whose reason is that of [`Node::failed`]; `None` before there is one.
     #[must_use]
-    pub fn is_refused(&self) -> bool {
-        self.failure.is_refusal()
+    pub fn end_kind(&self) -> Option<EndKind> {
+        self.failure.kind()
     }
 
     /// Hands the regions that it leads over to stores that can take them, takes no more requests,
@@ -303,7 +304,7 @@ impl Node {
     /// # Errors
     ///
     /// Why the last checkpoint failed, or why the node had failed before. Nothing acknowledged is
-    /// lost by either.
+    /// lost by either. That its store has left meanwhile is no failure.
     pub async fn shutdown(self) -> Result<(), String> {
         tracing::info!(name = self.membership.name(), "the node stops");
         self.hand_over().await;
@@ -370,7 +371,7 @@ impl Node {
         while servers.join_next().await.is_some() {}
         // Each of them holds the store, which must be closed when this returns.
         drop((router, services, placement, membership));
-        let reason = failure.reason();
+        let reason = failure.reason().filter(|_| failure.kind() != Some(EndKind::Left));
         // Its closure holds the store as well.
         drop(failure);
         let ended = tokio::task::spawn_blocking(move || end(threads)).await;

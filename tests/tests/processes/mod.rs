@@ -311,6 +311,19 @@ impl Processes {
 
     /// Waits until a store that runs is refused.
     pub(crate) async fn ends_refused(&mut self, place: usize, words: &[&str]) -> Duration {
+        let took = self.ends(place, 1, words).await;
+        let said = self.said(place);
+        assert!(took < REFUSED_WITHIN, "store {place} was refused after {took:?} only: {said}");
+        took
+    }
+
+    /// Waits until a store has left: its process ends well, with words that say so.
+    pub(crate) async fn ends_left(&mut self, place: usize, words: &[&str]) {
+        self.ends(place, 0, words).await;
+    }
+
+    /// Waits until a store that runs ends with this code and each of `words`.
+    async fn ends(&mut self, place: usize, code: i32, words: &[&str]) -> Duration {
         let began = Instant::now();
         let mut looks = tokio::time::interval(LOOK_PAUSE);
         while self.runs(place) && began.elapsed() < PATIENCE {
@@ -319,17 +332,15 @@ impl Processes {
         let took = began.elapsed();
         if self.runs(place) {
             self.show();
-            panic!("store {place} was to be refused with {words:?}, and runs");
+            panic!("store {place} was to end with {code} and {words:?}, and runs");
         }
         let ended = self.stores[place].take().unwrap().wait().unwrap();
         let said = self.said(place);
-        assert_eq!(ended.code(), Some(1), "store {place} was to be refused with {words:?}: {said}");
+        let expected = format!("store {place} was to end with {code} and {words:?}");
+        assert_eq!(ended.code(), Some(code), "{expected}: {said}");
         // Lines of the log may follow, of tasks that did not hear of it yet.
         let last = said.lines().rfind(|line| line.starts_with("flotilla: ")).unwrap_or_default();
-        for word in words {
-            assert!(last.contains(word), "store {place} was to end with {word:?}: {said}");
-        }
-        assert!(took < REFUSED_WITHIN, "store {place} was refused after {took:?} only: {said}");
+        assert!(words.iter().all(|word| last.contains(word)), "{expected}: {said}");
         took
     }
 

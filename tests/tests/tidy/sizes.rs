@@ -76,8 +76,13 @@ impl<'ast> Visit<'ast> for Measure<'_> {
 
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
         let count = item.fields.len();
-        // The root of a file of settings has a field for each key and table.
-        let max = if item.ident == "NodeConfig" { 21 } else { STRUCT_FIELDS_MAX };
+        // The tables of a file of settings have a field for each key, their root one for each table
+        // as well.
+        let max = match item.ident.to_string().as_str() {
+            "NodeConfig" => 21,
+            "StorageConfig" => 18,
+            _ => STRUCT_FIELDS_MAX,
+        };
         if count > max {
             self.findings.push(format!("{}: struct {} has {count} fields", self.shown, item.ident));
         }

@@ -144,7 +144,7 @@ impl StoreProcesses {
     pub(crate) async fn left(&mut self, place: usize) -> Result<(), Error> {
         let end = self.end(place).await?;
         let (name, said) = (&self.stores[place].name, self.stores[place].said(true));
-        match said.contains("has left the cluster") {
+        match end.success() && said.contains("has left the cluster") {
             true => Ok(()),
             false => Err(Error::Refused(format!("{name} was to leave, {end}: {said}"))),
         }

@@ -113,7 +113,11 @@ pub(crate) async fn run(
                 (Some(id), _) => region.region.as_ref().is_some_and(|region| region.id == *id),
                 (None, key) => key.as_ref().is_some_and(|key| holds(region, key)),
             };
-            show(target, wanted, format, out).await
+            let absent = match (id, &key) {
+                (Some(id), _) => format!("there is no region {id}"),
+                (None, _) => "no region holds the key".to_owned(),
+            };
+            show(target, wanted, absent, format, out).await
         }
         RegionCommand::Split { id, keys } => {
             let keys = keys.iter().map(|key| format.parse(key)).collect::<Result<Vec<_>, _>>()?;
@@ -168,6 +172,7 @@ impl Wait {
 async fn show(
     target: &ClusterTarget,
     wanted: impl Fn(&RegionStatus) -> bool,
+    absent: String,
     format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
@@ -179,7 +184,7 @@ async fn show(
         best.map(|epoch| epoch.version)
     };
     let Some(region) = found.values().max_by_key(version) else {
-        return Err(Error::Absent("there is no such region".to_owned()));
+        return Err(Error::Absent(absent));
     };
     if format.is_json {
         return Ok(writeln!(out, "{:#}", region.to_json().unwrap_or_default())?);

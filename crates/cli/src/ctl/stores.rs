@@ -420,8 +420,9 @@ mod tests {
         let keys = "address feature_level id leaders log_lines_lost log_reads_failed log_syncs \
              name reads_failed registry_state replicas replicas_without_leader starts state stores_connected \
              stores_known up uptime_ms uuid version writes_acknowledged";
-        let pages = "cached_bytes checkpoints dirty_bytes file_bytes free_bytes moved_bytes \
-             oldest_root_age pending_bytes punched_bytes reclaimed_bytes retired_bytes roots \
+        let pages = "cached_bytes checkpoints dirty_bytes ended_snapshots file_bytes free_bytes \
+             moved_bytes old_version_bytes oldest_root_age pending_bytes punched_bytes \
+             reclaimed_bytes retired_bytes roots spill_errors spill_file_bytes spilled_bytes \
              trash_bytes trimmed_bytes written_bytes";
         keys.split(' ').for_each(|key| assert!(!row[key].is_null(), "{key}"));
         let row = &row["pages"];

@@ -39,6 +39,13 @@ pub struct StorageConfig {
     /// From `dirty_bytes_max` on it waits the longer the nearer they come to this. Default four
     /// times `dirty_bytes_max`, and at least that.
     pub dirty_bytes_hard_max: Option<u64>,
+    /// Bytes in memory that only old snapshots need, above which a checkpoint writes them to a
+    /// temporary file next to the page file, where that is mapped. Default 64 MiB, at least 4 MiB.
+    pub old_version_bytes: u64,
+    /// Bytes of the disk that snapshots keep, in the page file and in that temporary file, above
+    /// which the oldest one is ended: its reader is told that the store is busy. Default 16 GiB, at
+    /// least 64 MiB.
+    pub old_version_disk_bytes: u64,
     /// Bytes of clean pages to keep in memory where the page file cannot be mapped. Default 64 MiB,
     /// at least 1 MiB.
     pub cache_bytes: u64,
@@ -89,6 +96,8 @@ impl Default for StorageConfig {
             checkpoint_interval_ms: 2000,
             dirty_bytes_max: pages.dirty_soft_bytes,
             dirty_bytes_hard_max: None,
+            old_version_bytes: pages.old_version_bytes,
+            old_version_disk_bytes: pages.old_version_disk_bytes,
             cache_bytes: pages.cache_bytes,
             pages_read_mode: PagesReadMode::Mapped,
             pages_growth_bytes: pages.growth_bytes,
@@ -140,6 +149,8 @@ impl StorageConfig {
             // Two limits: at the first a checkpoint is due, between it and the second applying
             // slows down.
             .dirty_bytes(self.dirty_bytes_max, self.dirty_bytes_hard_max())
+            .old_version_bytes(self.old_version_bytes)
+            .old_version_disk_bytes(self.old_version_disk_bytes)
             .defragment(self.pages_move_bytes_max, self.pages_move_free_ratio_min);
         config
     }
@@ -169,6 +180,8 @@ impl StorageConfig {
             self.dirty_bytes_max,
             u64::MAX,
         )?;
+        within("storage.old_version_bytes", self.old_version_bytes, 4 << 20, u64::MAX)?;
+        within("storage.old_version_disk_bytes", self.old_version_disk_bytes, 64 << 20, u64::MAX)?;
         within("storage.cache_bytes", self.cache_bytes, 1 << 20, u64::MAX)?;
         within("storage.pages_growth_bytes", self.pages_growth_bytes, 0, 1 << 30)?;
         let ratio = self.pages_move_free_ratio_min;

@@ -155,6 +155,9 @@ fn each_setting_of_the_pages_reaches_the_engine_or_is_refused() {
     assert_eq!(store("dirty_bytes_max = 8388608").pages.dirty_soft_bytes, 8 << 20);
     assert_eq!(store("dirty_bytes_max = 8388608").pages.dirty_hard_bytes, 32 << 20);
     assert_eq!(store("dirty_bytes_hard_max = 67108864").pages.dirty_hard_bytes, 64 << 20);
+    assert_eq!(store("old_version_bytes = 4194304").pages.old_version_bytes, 4 << 20);
+    let least = store("old_version_disk_bytes = 67108864").pages;
+    assert_eq!(least.old_version_disk_bytes, 64 << 20);
     let standard = flotilla_store::Config::default();
     assert_eq!(format!("{:?}", store("")), format!("{standard:?}"));
 
@@ -163,6 +166,12 @@ fn each_setting_of_the_pages_reaches_the_engine_or_is_refused() {
     assert!(wrong("pages_move_free_ratio_min = nan").contains("NaN is out of range: 0 to 1"));
     assert!(wrong("pages_growth_bytes = 1073741825").contains("pages_growth_bytes"));
     assert!(wrong("dirty_bytes_hard_max = 4194304").contains("at least storage.dirty_bytes_max"));
+    let old = wrong("old_version_bytes = 4194303");
+    assert!(old.contains("storage.old_version_bytes = 4194303 is out of range"), "{old}");
+    let old = wrong("old_version_disk_bytes = 67108863");
+    assert!(old.contains("storage.old_version_disk_bytes = 67108863 is out of range"), "{old}");
+    assert!(wrong("old_version_bytes = '64 MiB'").contains("invalid type"));
+    assert!(wrong("old_version_bytes_max = 4194304").contains("old_version_bytes"));
 }
 
 #[test]

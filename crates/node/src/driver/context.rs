@@ -5,6 +5,7 @@ use std::sync::Arc;
 use flotilla_store::Store;
 
 use crate::clock::Clock;
+use crate::driver::joint_changes::JointChanges;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::split_wishes::SplitWishes;
@@ -22,6 +23,7 @@ pub(crate) struct NodeContext {
     pub(crate) store: Arc<DropNotify<Store>>,
     pub(crate) tickets: Arc<Tickets>,
     pub(crate) routes: Arc<RoutingTable>,
+    pub(crate) joint_changes: Arc<JointChanges>,
     pub(crate) mailboxes: Mailboxes,
     pub(crate) queues: WorkQueues,
     pub(crate) clock: Clock,

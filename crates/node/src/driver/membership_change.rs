@@ -1,6 +1,8 @@
 //! Changes of a region's replicas: the one way to them for placement.
 
-use flotilla_region::{Event, MembershipChange, MembershipCommand, PeerId, RegionId, Reject};
+use flotilla_region::{
+    Descriptor, Epoch, Event, MembershipChange, MembershipCommand, PeerId, RegionId, Reject,
+};
 use flotilla_store::{ApplyOutcome, ApplyReject};
 use tokio::time::Instant;
 
@@ -38,16 +40,18 @@ impl Router {
             return Err(RequestError::Rejected(Reject::EpochNotMatch { current: vec![now] }));
         }
         let command = MembershipCommand { epoch, change };
+        let next = command.apply(&now).unwrap_or_else(|_| now.clone());
+        // Before it is proposed: the leader leaves the configuration at once.
+        if let Some(joint) = [&next, &now].into_iter().find(|region| region.is_joint()) {
+            self.joint_changes().expect(region, joint.epoch.conf_version, cause);
+        }
         let event = |ticket| Event::ChangeMembership { region, ticket, command: command.clone() };
         match self.ask(region, 0, event, RequestError::Undecided).await? {
             TicketAnswer::Applied(ApplyOutcome::Done) => {
-                // The store answers before the shard hears of it.
-                let epoch = command.apply(&now).map_or(epoch, |next| next.epoch);
-                tracing::info!(
-                    %region, version = epoch.version, conf_version = epoch.conf_version,
-                    change = words(&command.change), ms = began.elapsed().as_millis(), cause,
-                    "the members of a region changed"
-                );
+                // That step has its line from the shard, whichever way it came about.
+                if command.change != MembershipChange::LeaveJoint {
+                    log_change(&next, &command.change, began, cause);
+                }
                 Ok(())
             }
             TicketAnswer::Applied(ApplyOutcome::Rejected(reject)) => {
@@ -57,6 +61,15 @@ impl Router {
             other => unreachable!("a change of replicas ended as {other:?}"),
         }
     }
+}
+
+/// The log's line for a change that has brought a region to `now`.
+pub(super) fn log_change(now: &Descriptor, change: &MembershipChange, began: Instant, cause: &str) {
+    let Epoch { version, conf_version } = now.epoch;
+    tracing::info!(
+        region = %now.id, version, conf_version, change = words(change),
+        ms = began.elapsed().as_millis(), cause, "the members of a region changed"
+    );
 }
 
 /// A change for the log.

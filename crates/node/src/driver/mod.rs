@@ -5,13 +5,15 @@
 //! `admission` control before it and `tickets` behind it; `routes` is the routing table. `split`
 //! splits regions, with ids of the `id_pool`; `splitter` has those split that ask for it by
 //! `split_wishes`; `reroute` is for requests that a split has overtaken; `transfer` has leaders
-//! hand over, `membership_change` has replicas changed. `threads` starts and ends the threads,
+//! hand over, `membership_change` has replicas changed, `joint_changes` knows the regions between
+//! two configurations. `threads` starts and ends the threads,
 //! `context` has the handles that they share. Sockets are not known here: messages to other stores
 //! go to a [`shard_thread::MessageSink`].
 
 pub(crate) mod admission;
 pub(crate) mod context;
 pub(crate) mod id_pool;
+pub(crate) mod joint_changes;
 pub(crate) mod mailbox;
 mod membership_change;
 pub(crate) mod reroute;

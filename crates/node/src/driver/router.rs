@@ -30,6 +30,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::driver::admission::{AdmissionError, LeaderWait, MemoryBudget};
 use crate::driver::context::NodeContext;
 use crate::driver::id_pool::IdPool;
+use crate::driver::joint_changes::JointChanges;
 pub use crate::driver::routes::RouteChange;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::ShardMessage;
@@ -293,6 +294,11 @@ impl Router {
     /// The store of the node.
     pub(super) fn store(&self) -> &Store {
         &self.shared.context.store
+    }
+
+    /// The regions that are between two configurations.
+    pub(super) fn joint_changes(&self) -> &JointChanges {
+        &self.shared.context.joint_changes
     }
 
     /// The ids for new regions and replicas.

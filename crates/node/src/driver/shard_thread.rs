@@ -15,9 +15,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use flotilla_dispatch::OpenLanes;
-use flotilla_region::{Effects, Envelope, Event, Notice, Shard, SnapshotSend, StoreId};
+use flotilla_region::{
+    Effects, Envelope, Event, MembershipChange, Notice, Peer, Shard, SnapshotSend, StoreId,
+};
 
 use crate::clock::Clock;
+use crate::driver::joint_changes::{JointChanges, LeftJoint};
+use crate::driver::membership_change::log_change;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
 use crate::driver::split_wishes::SplitWishes;
@@ -50,6 +54,9 @@ pub(crate) struct EffectSinks<O> {
     pub(crate) split_wishes: Arc<SplitWishes>,
     pub(crate) tickets: Arc<Tickets>,
     pub(crate) routes: Arc<RoutingTable>,
+    pub(crate) joint_changes: Arc<JointChanges>,
+    /// The store, for messages.
+    pub(crate) store: StoreId,
     /// Bytes of unfinished work above which clients are left waiting.
     pub(crate) backlog_bytes_max: usize,
 }
@@ -61,8 +68,6 @@ pub(crate) struct ShardThread<O> {
     pub(crate) mailboxes: Mailboxes,
     pub(crate) sinks: Arc<EffectSinks<O>>,
     pub(crate) clock: Clock,
-    /// The store, for messages.
-    pub(crate) store: StoreId,
     pub(crate) failure: NodeFailure,
 }
 
@@ -97,7 +102,7 @@ impl<O: MessageSink> ShardThread<O> {
             if let Some(lost) = effects.findings.lost_logs.first() {
                 // Nothing of this step leaves the store: its disk has forgotten what it had
                 // promised.
-                self.failure.refuse(&format!("store {}: {lost}", self.store));
+                self.failure.refuse(&format!("store {}: {lost}", self.sinks.store));
                 return;
             }
             self.sinks.carry_out(&mut effects, &mut events, &self.mailboxes);
@@ -156,6 +161,7 @@ impl<O: MessageSink> EffectSinks<O> {
         }
         // Behind the roles: the applier takes the region off the routes when its replica has ended.
         self.applies.push_all(effects.ends.drain(..).map(|task| {
+            self.joint_changes.forget(task.region);
             let work = ApplyWork::End(task);
             let bytes = work.weight();
             (work, bytes)
@@ -201,6 +207,13 @@ impl<O: MessageSink> EffectSinks<O> {
         let ranges: Vec<_> = effects.ranges.drain(..).chain(created).collect();
         for range in &ranges {
             tracing::debug!(region = %range.id, version = range.epoch.version, "a range is new");
+            let left = self.joint_changes.note(range, Instant::now().into());
+            let leads = |(_, leader): (_, Peer)| leader.store == self.store;
+            if let Some(LeftJoint { cause, entered }) = left
+                && self.routes.leader(range.id).is_some_and(leads)
+            {
+                log_change(range, &MembershipChange::LeaveJoint, entered, &cause);
+            }
         }
         // Behind the log's queue: all that a new replica writes lies behind its birth. Before the
         // routes: a request that finds one of the new regions comes to its shard behind this.

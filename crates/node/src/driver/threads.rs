@@ -51,8 +51,9 @@ impl NodeThreads {
             log_maintenance: None,
         };
         threads.start_workers(failure)?;
-        let NodeContext { store, tickets, routes, mailboxes, queues, clock } =
+        let NodeContext { store, tickets, routes, joint_changes, mailboxes, queues, clock } =
             threads.context.clone();
+        let store = store.identity().store;
         let sinks = Arc::new(EffectSinks {
             transport,
             log: queues.log,
@@ -61,14 +62,15 @@ impl NodeThreads {
             split_wishes: queues.split_wishes,
             tickets,
             routes,
+            joint_changes,
+            store,
             backlog_bytes_max,
         });
         for (place, shard) in shards.into_iter().enumerate() {
             let mailboxes = mailboxes.clone();
             let sinks = Arc::clone(&sinks);
-            let (store, report) = (store.identity().store, failure.clone());
-            let thread =
-                ShardThread { shard, place, mailboxes, sinks, clock, store, failure: report };
+            let report = failure.clone();
+            let thread = ShardThread { shard, place, mailboxes, sinks, clock, failure: report };
             threads.shards.push(failure.guard(&format!("shard-{place}"), || thread.run())?);
         }
         Ok(threads)

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flotilla_identity::{
-    BootstrapRequest, BootstrapResponse, ClusterSettings, Handshake, HelloDecision, MemberId,
-    RunReport, StoreHello, StoreIdentity, StoreRegistry, StoreRun, StoreUuid, TRANSFER_LEVEL,
-    member_answer,
+    BootstrapRequest, BootstrapResponse, ClusterSettings, Handshake, HelloDecision, LevelRefusal,
+    MemberId, RunReport, StoreHello, StoreIdentity, StoreRegistry, StoreRun, StoreUuid,
+    TRANSFER_LEVEL, member_answer,
 };
 use flotilla_proto::peers;
 use flotilla_proto::peers::peers_client::PeersClient;
@@ -207,9 +207,9 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// Why not, in words.
-    pub(crate) fn check_transfers(&self) -> Result<(), String> {
-        check_transfers(self.registry().level)
+    /// The stores of a version that takes no part in it.
+    pub(crate) fn check_transfers(&self) -> Result<(), LevelRefusal> {
+        self.shared.handshake.lock().registry().check_level(TRANSFER_LEVEL)
     }
 
     /// The last start of another store that this one knows of: by its handshake, or by the
@@ -239,12 +239,17 @@ impl Membership {
         if !self.keep(move |store| store.keep_copies(Some(&copy), None)).await {
             return false;
         }
-        let departure = registry.departure(self.shared.identity.store);
+        let StoreIdentity { store: own, run, .. } = self.shared.identity;
+        let departure = registry.departure(own);
+        // Before the handshakes know it, which would refuse this store whatever the kind of its
+        // end.
+        match &departure {
+            Some(words) if registry.has_left(own, run) => self.shared.failure.leave(words),
+            Some(words) => self.shared.failure.refuse(words),
+            None => {}
+        }
         self.shared.handshake.lock().learn_registry(registry);
         self.shared.registry_version.send_replace(version);
-        if let Some(words) = &departure {
-            self.shared.failure.refuse(words);
-        }
         departure.is_none()
     }
 
@@ -416,33 +421,10 @@ impl Membership {
     }
 }
 
-/// `level`: the lowest of the cluster's stores.
-fn check_transfers(level: u64) -> Result<(), String> {
-    if level >= TRANSFER_LEVEL {
-        return Ok(());
-    }
-    Err(format!(
-        "a store of the cluster runs a version that takes no part in transfers of leadership: the \
-         feature level is {level}, and {TRANSFER_LEVEL} is needed"
-    ))
-}
-
 /// The outcome of a greeting.
 enum HelloOutcome {
     Accepted,
     Unconfirmed,
     Refused(String),
     Stopping,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn leadership_is_transferred_once_all_stores_know_how() {
-        let early = check_transfers(TRANSFER_LEVEL - 1).unwrap_err();
-        assert!(early.contains("the feature level is 2, and 3 is needed"), "{early}");
-        assert_eq!(check_transfers(TRANSFER_LEVEL), Ok(()));
-    }
 }

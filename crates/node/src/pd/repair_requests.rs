@@ -1,6 +1,6 @@
 //! Requests of operators about repair, answered by the leader of placement.
 
-use flotilla_identity::StateChange;
+use flotilla_identity::{MEMBERSHIP_LEVEL, StateChange};
 use flotilla_placement::{OperatorState, RowSwap, SwapResult, rows};
 use flotilla_proto::peers::{
     ChangeReplicasRequest, ChangeReplicasResponse, ChangeState, ChangeStoreRequest,
@@ -30,6 +30,10 @@ impl RepairRequests {
         if add_stores.len() + remove_stores.len() > STORES_MAX {
             let refusal = format!("more than {STORES_MAX} stores are named");
             return ChangeReplicasResponse { refusal, ..response };
+        }
+        let known = pd_leader.registry.lock().registry().check_level(MEMBERSHIP_LEVEL);
+        if let Err(why) = known {
+            return ChangeReplicasResponse { refusal: why.to_string(), ..response };
         }
         match pd_leader.begin_change(*region_id, (add_stores, remove_stores)) {
             Ok(()) => ChangeReplicasResponse { is_begun: true, ..response },

@@ -1,7 +1,7 @@
 //! Carries out the steps that placement asks for: changes of the replicas of regions that this
 //! store leads. Each is answered, with the reason if it was not done.
 
-use flotilla_identity::MEMBERSHIP_LEVEL;
+use flotilla_identity::{LevelRefusal, MEMBERSHIP_LEVEL};
 use flotilla_proto::metapb;
 use flotilla_proto::peers::replica_step::Step;
 use flotilla_proto::peers::{ReplicaStep, StepAnswer, VoteChange};
@@ -77,29 +77,21 @@ async fn carry_out(
         Step::LeaveJoint(_) => MembershipChange::LeaveJoint,
         Step::Remove(id) => MembershipChange::Remove(PeerId(id)),
         Step::Transfer(peer) => {
-            let passing = |reason| NotDone { is_final: false, reason };
-            membership.check_transfers().map_err(passing)?;
+            membership.check_transfers().map_err(|why| too_early(&why))?;
             let transfer =
                 router.transfer_leader(region, Some(StoreId(peer.store_id)), cause).await;
             return transfer.map(|_| ()).map_err(|error| later(&error));
         }
     };
-    check_level(membership.registry().level)?;
+    // A store that does not know the entries of such a change would stop at the first.
+    membership.registry().check_level(MEMBERSHIP_LEVEL).map_err(|why| too_early(&why))?;
     let changed = router.change_membership(region, conf_version, change, cause).await;
     changed.map_err(|error| not_done(&error))
 }
 
-/// A store that does not know the entries of such a change would stop at the first. `level`: the
-/// lowest of the cluster's stores.
-fn check_level(level: u64) -> Result<(), NotDone> {
-    if level >= MEMBERSHIP_LEVEL {
-        return Ok(());
-    }
-    let reason = format!(
-        "a store of the cluster runs a version that cannot change the members of regions: the \
-         feature level is {level}, and {MEMBERSHIP_LEVEL} is needed"
-    );
-    Err(NotDone { is_final: false, reason })
+/// Some store has to be upgraded first.
+fn too_early(why: &LevelRefusal) -> NotDone {
+    NotDone { is_final: false, reason: why.to_string() }
 }
 
 /// A step of a placement that is newer than this store.
@@ -149,13 +141,6 @@ fn peer_from_wire(peer: &metapb::Peer) -> Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn members_change_once_all_stores_know_of_it() {
-        let early = check_level(MEMBERSHIP_LEVEL - 1).unwrap_err();
-        assert!(!early.is_final && early.reason.contains("feature level is 2"), "{early:?}");
-        assert_eq!(check_level(MEMBERSHIP_LEVEL), Ok(()));
-    }
 
     #[test]
     fn a_step_that_time_helps_is_asked_for_again_and_others_are_not() {

@@ -4,7 +4,9 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use flotilla_identity::{StateChange, StateRefusal, StoreState};
+use flotilla_identity::{
+    LevelRefusal, MEMBERSHIP_LEVEL, StateChange, StateRefusal, StoreState, TRANSFER_LEVEL,
+};
 use flotilla_placement::{ExitRefusal, LossRefusal};
 use flotilla_region::StoreId;
 use tokio::time::{Instant, timeout_at};
@@ -18,6 +20,9 @@ pub(super) enum NotChanged {
     /// The registry does not allow it.
     #[error(transparent)]
     State(#[from] StateRefusal),
+    /// Leaders, or replicas, do not move yet.
+    #[error("store {0}: {1}")]
+    Level(StoreId, LevelRefusal),
     /// The cluster would not get along without what the store has.
     #[error("store {0}: {1}")]
     Exit(StoreId, ExitRefusal),
@@ -36,7 +41,7 @@ impl NotChanged {
         match self {
             Self::Exit(_, ExitRefusal::NoSuccessor) => is_young,
             Self::Loss(LossRefusal::YoungLeader(_)) | Self::Unwritten => true,
-            Self::State(_) | Self::Exit(..) | Self::Loss(_) => false,
+            Self::State(_) | Self::Level(..) | Self::Exit(..) | Self::Loss(_) => false,
         }
     }
 }
@@ -97,6 +102,14 @@ impl PdLeader {
 
     /// Whether the cluster gets along with the change.
     fn check_change(&self, store: StoreId, change: StateChange) -> Result<(), NotChanged> {
+        // The store would wait until the last one is upgraded.
+        let level = match change {
+            StateChange::Drain => TRANSFER_LEVEL,
+            StateChange::Leave => MEMBERSHIP_LEVEL,
+            StateChange::Cancel | StateChange::Lost | StateChange::Removed => 0,
+        };
+        let known = self.registry.lock().registry().check_level(level);
+        known.map_err(|why| NotChanged::Level(store, why))?;
         let (now_ms, repair) = (self.now_ms(), self.repair());
         let exit = match change {
             StateChange::Drain => self.see(|view| repair.check_drain(now_ms, view, store.0)),

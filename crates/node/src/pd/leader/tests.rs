@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use flotilla_identity::{
-    FEATURE_LEVEL, RegisterRefusal, RegisterRequest, StateChange, StateRefusal, StoreState,
-    StoreUuid,
+    FEATURE_LEVEL, RegisterRefusal, RegisterRequest, StateChange, StateRefusal, StoreRecord,
+    StoreState, StoreUuid,
 };
 use flotilla_placement::{ExitRefusal, RegionInfo, ReplicaInfo, ReplicaRole};
 use flotilla_region::{
@@ -20,6 +20,7 @@ use super::super::store_changes::NotChanged;
 use super::*;
 use crate::clock::Clock;
 use crate::driver::context::{NodeContext, WorkQueues};
+use crate::driver::joint_changes::JointChanges;
 use crate::driver::router::RouterLimits;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
@@ -72,6 +73,7 @@ impl World {
             store,
             tickets: Tickets::new(),
             routes: Arc::new(RoutingTable::new(regions.to_vec())),
+            joint_changes: Arc::new(JointChanges::new(&regions, Instant::now())),
             mailboxes: Mailboxes::new(1, 1 << 20),
             queues: WorkQueues::new(),
             clock: Clock::start(),
@@ -327,6 +329,27 @@ async fn the_state_of_a_store_changes_once_its_row_is_written() {
         assert_eq!(found, Some(state), "{replicas} replicas");
     }
     assert!(standing().is_lost, "it takes no part any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_store_is_drained_or_leaves_while_an_older_one_is_not_upgraded() {
+    let world = World::new();
+    let mut registry = StoreRegistry { version: 9, level: 2, ..world.membership.registry() };
+    let newer = registry.stores[0].clone();
+    registry.stores[0].level = 2;
+    registry.stores.push(StoreRecord { id: StoreId(2), name: "s2".to_owned(), ..newer });
+    world.rows.lock().insert(rows::STORES_KEY.into(), registry.encode().into());
+    let pd_leader = world.pd_leader().await;
+    pd_leader.hear(StoreId(1), &[], true, 0);
+    let change = |change| world.told(Region::Leads, pd_leader.change_store(StoreId(2), change));
+    for refused in [StateChange::Drain, StateChange::Leave] {
+        let refusal = change(refused).await.unwrap_err();
+        let words = "store 2: the feature level is 2, and 3 is needed: upgrade s1";
+        assert_eq!(refusal.to_string(), words, "{refused:?}");
+        assert!(!refusal.is_passing(true), "an operator has to act");
+    }
+    // As is what asks for nothing to be moved.
+    assert_eq!(change(StateChange::Cancel).await, Ok(StoreState::Up));
 }
 
 /// The leader's state goes with the term, whether another store leads or none does.
