@@ -33,6 +33,7 @@ use crate::driver::id_pool::IdPool;
 pub use crate::driver::routes::RouteChange;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::ShardMessage;
+use crate::driver::split_pace::SplitPace;
 use crate::driver::tickets::{PendingRequest, TicketAnswer};
 use crate::failure::NodeFailure;
 
@@ -119,6 +120,7 @@ struct RouterShared {
     budget: MemoryBudget,
     leader_wait: LeaderWait,
     ids: IdPool,
+    splits: SplitPace,
     counts: RouterCounters,
     /// When a failed read was logged last.
     failed_read_logged: Mutex<Option<Instant>>,
@@ -153,6 +155,7 @@ impl Router {
             budget,
             leader_wait,
             ids: IdPool::default(),
+            splits: SplitPace::new(),
             counts: RouterCounters::default(),
             failed_read_logged: Mutex::new(None),
         };
@@ -300,6 +303,11 @@ impl Router {
         &self.shared.ids
     }
 
+    /// The pace of splits.
+    pub(super) fn splits(&self) -> &SplitPace {
+        &self.shared.splits
+    }
+
     /// The ranges and leaders of the regions here.
     pub(super) fn routes(&self) -> &RoutingTable {
         &self.shared.context.routes
@@ -308,6 +316,18 @@ impl Router {
     /// When a request that comes now is given up.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.shared.limits.request_timeout
+    }
+
+    /// Waits until each of these regions has a leader that is known here, all together as long as a
+    /// request would.
+    pub(super) async fn await_leaders(&self, regions: &[Descriptor]) {
+        let until = Instant::now() + self.shared.limits.leader_wait;
+        for region in regions {
+            let Some(mut leadership) = self.leadership(region.id) else { continue };
+            // One that has none by then has other reasons, and its requests wait by themselves.
+            let led = leadership.wait_for(|here| here.leader.is_some());
+            _ = timeout_at(until, led).await;
+        }
     }
 
     /// A handle on the leadership of `region`, which wakes on each change. `None` without a replica

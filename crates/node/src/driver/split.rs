@@ -16,8 +16,9 @@ impl Router {
     /// itself with the last of them, once the split is applied here. A key at which the region
     /// begins is a border already.
     ///
-    /// More keys than one split takes are carried out by several, one after the other: after an
-    /// error some of them may have been carried out. The log has a line for each, with `cause`.
+    /// More keys than one split takes are carried out by several, one after the other, at the pace
+    /// of the store ([`SplitPace`](super::split_pace::SplitPace)): after an error some of them may
+    /// have been carried out. The log has a line for each, with `cause`.
     ///
     /// # Errors
     ///
@@ -35,6 +36,11 @@ impl Router {
         let borders = SplitCommand::borders(&parent, keys).map_err(RequestError::Rejected)?;
         let mut parts = vec![parent];
         for borders in borders.chunks(SPLIT_CHILDREN_MAX) {
+            // A request that this split overtakes must not meet the next one when it comes again,
+            // and regions without a leader are few at a time.
+            let newest = parts.len().saturating_sub(SPLIT_CHILDREN_MAX + 1);
+            self.await_leaders(&parts[newest..]).await;
+            self.splits().admit(borders.len()).await;
             let parent = parts.pop().expect("the region itself is always the last");
             let began = Instant::now();
             let bytes = self.region_size(region).map(|size| size.bytes);
