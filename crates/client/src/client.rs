@@ -216,7 +216,7 @@ impl Client {
     /// Splits a region at `keys`, or into halves of its bytes if there are none. Returns all parts
     /// by their keys, once they are there; the last of them keeps the id.
     ///
-    /// More keys than [`SPLIT_KEYS_MAX`] go in several requests, one after the other: the store
+    /// More than 128 keys go in several requests, one after the other: the store
     /// takes its time for many. After an error some of them may have been carried out.
     ///
     /// # Errors

@@ -318,18 +318,6 @@ impl Router {
         Instant::now() + self.shared.limits.request_timeout
     }
 
-    /// Waits until each of these regions has a leader that is known here, all together as long as a
-    /// request would.
-    pub(super) async fn await_leaders(&self, regions: &[Descriptor]) {
-        let until = Instant::now() + self.shared.limits.leader_wait;
-        for region in regions {
-            let Some(mut leadership) = self.leadership(region.id) else { continue };
-            // One that has none by then has other reasons, and its requests wait by themselves.
-            let led = leadership.wait_for(|here| here.leader.is_some());
-            _ = timeout_at(until, led).await;
-        }
-    }
-
     /// A handle on the leadership of `region`, which wakes on each change. `None` without a replica
     /// here.
     #[must_use]
