@@ -3,11 +3,11 @@
 //! A shard's thread (`shard_thread`) steps its regions with the messages of its `mailbox`, and
 //! hands effects to the `workers`; `router` carries a request to its region and back, with
 //! `admission` control before it and `tickets` behind it; `routes` is the routing table. `split`
-//! splits regions, at the `split_pace` of the store and with ids of the `id_pool`; `splitter` has those split that ask for it by
-//! `split_wishes`; `reroute` is for requests that a split has overtaken; `transfer` has leaders
-//! hand over, `membership_change` has replicas changed. `threads` starts and ends the threads,
-//! `context` has the handles that they share. Sockets are not known here: messages to other stores
-//! go to a [`shard_thread::MessageSink`].
+//! splits regions, at the `split_pace` of the store and with ids of the `id_pool`; `splitter` has
+//! those split that ask for it by `split_wishes`; `reroute` is for requests that a split has
+//! overtaken; `transfer` has leaders hand over, `membership_change` has replicas changed. `threads`
+//! starts and ends the threads, `context` has the handles that they share. Sockets are not known
+//! here: messages to other stores go to a [`shard_thread::MessageSink`].
 
 pub(crate) mod admission;
 pub(crate) mod context;
