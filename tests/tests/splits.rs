@@ -6,7 +6,7 @@
 mod load;
 mod processes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flotilla_cli::playground::{Playground, PlaygroundConfig};
 use flotilla_client::{Client, Config, Observer, Scan};
-use flotilla_node::router::{RequestError, RouterStats};
+use flotilla_node::router::{RequestError, RouteChange, RouterStats};
 use flotilla_proto::kvrpcpb::{Context, RawGetRequest};
 use flotilla_proto::pdpb::pd_client::PdClient;
 use flotilla_proto::pdpb::{
@@ -149,6 +149,48 @@ async fn a_region_splits_under_load_and_no_client_sees_an_error() {
     let rerouted: u64 = counts.map(|counts: RouterStats| counts.rerouted).sum();
     println!("{rerouted} requests were rerouted");
     cluster.shutdown().await.unwrap();
+}
+
+/// Many borders take several splits. The next one begins when all parts of the last one are led.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_region_is_split_again_once_its_new_parts_are_led() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = PlaygroundConfig::new(dir.path());
+    settings.common.regions = 1;
+    let cluster = Playground::start(&settings).await.unwrap();
+    cluster.ready(PATIENCE).await.unwrap();
+    let mut changes = None;
+    until(async || {
+        let places = (0..3).filter_map(|place| cluster.node(place));
+        let mut routers = places.map(flotilla_node::Node::router);
+        let is_leader = |router: &&flotilla_node::router::Router| {
+            router.locate(Space::Raw, &key(0)).is_some_and(|region| router.leads(region.id))
+        };
+        let router = routers.find(is_leader).ok_or("no store leads the region")?;
+        let region = router.locate(Space::Raw, &key(0)).unwrap();
+        changes = Some(router.changes());
+        let keys: Vec<_> = (1..=60).map(key).collect();
+        let split = router.split(region.id, &keys, "test").await;
+        split.map(drop).map_err(|error| format!("{error:?}"))
+    })
+    .await;
+    let (mut splits, mut leaderless) = (0, BTreeSet::new());
+    let mut changes = changes.unwrap();
+    while let Ok(change) = changes.try_recv() {
+        match change {
+            RouteChange::Ranges(parts) => {
+                assert!(leaderless.is_empty(), "{leaderless:?} are not led when others come");
+                splits += 1;
+                // The region itself is the first.
+                leaderless.extend(parts[1..].iter().map(|part| part.id));
+            }
+            RouteChange::Role(role) if role.leader.is_some() => {
+                leaderless.remove(&role.region);
+            }
+            RouteChange::Role(_) | RouteChange::Ended(_) => {}
+        }
+    }
+    assert_eq!(splits, 4);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -216,6 +216,9 @@ impl Client {
     /// Splits a region at `keys`, or into halves of its bytes if there are none. Returns all parts
     /// by their keys, once they are there; the last of them keeps the id.
     ///
+    /// More than 128 keys go in several requests, one after the other: the store
+    /// takes its time for many. After an error some of them may have been carried out.
+    ///
     /// # Errors
     ///
     /// [`Error::NoRegion`]; [`Error::Rejected`] if a key is not inside of it, or if it has too few
@@ -225,12 +228,27 @@ impl Client {
         id: u64,
         keys: impl IntoIterator<Item = Bytes>,
     ) -> Result<Vec<metapb::Region>, Error> {
-        let split_keys: Vec<_> = keys.into_iter().collect();
-        // Halves would be halved again; a key that is a border already does no harm.
-        let mut budget = match split_keys.is_empty() {
-            true => RetryBudget::once(&self.router.config),
-            false => self.budget(),
-        };
+        let mut keys: Vec<_> = keys.into_iter().collect();
+        if keys.is_empty() {
+            // Halves would be halved again; a key that is a border already does no harm.
+            return self.split_once(id, keys, RetryBudget::once(&self.router.config)).await;
+        }
+        // The region keeps the last part, which the keys of the next request lie in.
+        keys.sort_unstable();
+        let mut parts = vec![];
+        for keys in keys.chunks(SPLIT_KEYS_MAX) {
+            parts.pop();
+            parts.extend(self.split_once(id, keys.to_vec(), self.budget()).await?);
+        }
+        Ok(parts)
+    }
+
+    async fn split_once(
+        &self,
+        id: u64,
+        split_keys: Vec<Bytes>,
+        mut budget: RetryBudget,
+    ) -> Result<Vec<metapb::Region>, Error> {
         let request =
             kvrpcpb::SplitRegionRequest { split_keys, is_raw_kv: true, ..Default::default() };
         loop {
@@ -264,6 +282,9 @@ impl Client {
 }
 
 const REGIONS_PAGE: i32 = 1024;
+
+/// Keys of one request to split a region.
+const SPLIT_KEYS_MAX: usize = 128;
 
 /// One pair for each key. Requests of a batch travel side by side, so an earlier pair could
 /// otherwise arrive after a later one.

@@ -197,6 +197,19 @@ async fn splits_a_region_where_it_is_led() {
 }
 
 #[tokio::test]
+async fn a_region_is_split_at_many_keys_by_several_requests() {
+    let world = World::new(&["m"]);
+    let client = connect(&world, config(Transport::Stream)).await;
+    let key = |number: u32| Bytes::from(format!("k{number:03}"));
+    let requests = world.state().requests;
+    let parts = client.split_region(2, (0..300).rev().map(key)).await.unwrap();
+    assert_eq!(world.state().requests, requests + 3);
+    let borders = std::iter::once(Bytes::new()).chain((0..300).map(key));
+    assert!(parts.iter().map(|part| part.start_key.clone()).eq(borders), "each part comes once");
+    assert_eq!(parts.iter().position(|part| part.id == 2), Some(300));
+}
+
+#[tokio::test]
 async fn passing_failures_do_not_reach_the_caller() {
     for transport in BOTH {
         let world = World::new(&[]);

@@ -6,12 +6,14 @@
 //! - [`LeaderWaitState`]: a request that waits for its region to have a leader, and is tried again.
 //! - [`OutgoingQueue`]: messages that wait for one stream to another store, and the frames made of
 //!   them.
+//! - [`SplitThrottle`]: when the next split of a store may begin.
 //!
 //! Nothing here knows a store, a wire format or a runtime.
 
 mod lanes;
 mod leader_wait;
 mod outgoing_queue;
+mod split_throttle;
 
 pub use lanes::{Lane, OpenLanes};
 pub use leader_wait::{LeaderWaitState, LeaderWaitStep, Leadership};
@@ -19,3 +21,4 @@ pub use outgoing_queue::{
     FRAME_MESSAGES_MAX, KEPT_WHILE_DOWN_BYTES, NOTICES_MAX, OutgoingFrame, OutgoingQueue,
     StreamKind, message_weight,
 };
+pub use split_throttle::SplitThrottle;

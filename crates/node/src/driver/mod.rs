@@ -3,12 +3,12 @@
 //! A shard's thread (`shard_thread`) steps its regions with the messages of its `mailbox`, and
 //! hands effects to the `workers`; `router` carries a request to its region and back, with
 //! `admission` control before it and `tickets` behind it; `routes` is the routing table. `split`
-//! splits regions, with ids of the `id_pool`; `splitter` has those split that ask for it by
-//! `split_wishes`; `reroute` is for requests that a split has overtaken; `transfer` has leaders
-//! hand over, `membership_change` has replicas changed, `joint_changes` knows the regions between
-//! two configurations. `threads` starts and ends the threads,
-//! `context` has the handles that they share. Sockets are not known here: messages to other stores
-//! go to a [`shard_thread::MessageSink`].
+//! splits regions, at the `split_pace` of the store and with ids of the `id_pool`; `splitter` has
+//! those split that ask for it by `split_wishes`; `reroute` is for requests that a split has
+//! overtaken; `transfer` has leaders hand over, `membership_change` has replicas changed,
+//! `joint_changes` knows the regions between two configurations. `threads` starts and ends the
+//! threads, `context` has the handles that they share. Sockets are not known here: messages to
+//! other stores go to a [`shard_thread::MessageSink`].
 
 pub(crate) mod admission;
 pub(crate) mod context;
@@ -22,6 +22,7 @@ pub(crate) mod routes;
 pub(crate) mod shard_message;
 pub(crate) mod shard_thread;
 mod split;
+mod split_pace;
 pub(crate) mod split_wishes;
 pub(crate) mod splitter;
 pub(crate) mod threads;

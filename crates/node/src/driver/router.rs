@@ -34,6 +34,7 @@ use crate::driver::joint_changes::JointChanges;
 pub use crate::driver::routes::RouteChange;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::ShardMessage;
+use crate::driver::split_pace::SplitPace;
 use crate::driver::tickets::{PendingRequest, TicketAnswer};
 use crate::failure::NodeFailure;
 
@@ -120,6 +121,7 @@ struct RouterShared {
     budget: MemoryBudget,
     leader_wait: LeaderWait,
     ids: IdPool,
+    splits: SplitPace,
     counts: RouterCounters,
     /// When a failed read was logged last.
     failed_read_logged: Mutex<Option<Instant>>,
@@ -154,6 +156,7 @@ impl Router {
             budget,
             leader_wait,
             ids: IdPool::default(),
+            splits: SplitPace::new(),
             counts: RouterCounters::default(),
             failed_read_logged: Mutex::new(None),
         };
@@ -304,6 +307,11 @@ impl Router {
     /// The ids for new regions and replicas.
     pub(crate) fn ids(&self) -> &IdPool {
         &self.shared.ids
+    }
+
+    /// The pace of splits.
+    pub(super) fn splits(&self) -> &SplitPace {
+        &self.shared.splits
     }
 
     /// The ranges and leaders of the regions here.

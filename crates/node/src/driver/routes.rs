@@ -157,6 +157,20 @@ impl RoutingTable {
         true
     }
 
+    /// Waits until each of these regions has a leader that is known here. False if one of them has
+    /// none by `deadline`.
+    pub(crate) async fn await_leaders(&self, regions: &[Descriptor], deadline: Instant) -> bool {
+        for region in regions {
+            // It has ended here.
+            let Some(mut leadership) = self.leadership(region.id) else { continue };
+            let led = leadership.wait_for(|here| here.leader.is_some());
+            if timeout_at(deadline, led).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Records regions whose ranges are new. All parts of a split come at once, so that no reader
     /// finds a hole between them.
     pub(crate) fn note_ranges(&self, descriptors: Vec<Descriptor>) {
@@ -350,6 +364,27 @@ mod tests {
         table.note_ranges(vec![with(5)]);
         table.note_ranges(vec![with(4)]);
         assert_eq!(table.descriptor(RegionId(2)).unwrap().epoch.conf_version, 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leaders_of_several_regions_are_waited_for_until_all_are_known_or_too_late() {
+        let regions = [region(2, "", "m", 1), region(3, "m", "", 1)];
+        let table = RoutingTable::new(regions.to_vec());
+        let soon = || Instant::now() + Duration::from_secs(1);
+        let led = |id| RoleChange {
+            region: RegionId(id),
+            term: Term(6),
+            leader: Some(Peer::default()),
+            is_leader: true,
+        };
+        assert!(table.await_leaders(&[], soon()).await);
+        table.note(led(3));
+        assert!(table.await_leaders(&regions[1..], soon()).await);
+        assert!(!table.await_leaders(&regions, soon()).await);
+        let waits = table.await_leaders(&regions, soon());
+        assert!(tokio::join!(waits, async { table.note(led(2)) }).0);
+        table.end(RegionId(2));
+        assert!(table.await_leaders(&regions, soon()).await, "one that has ended is left out");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,7 @@
 //! Splits of regions: the one way to them for operators, clients and the store itself.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use flotilla_region::{
     Descriptor, Epoch, Event, PeerId, RegionId, RegionSize, Reject, SPLIT_CHILDREN_MAX, Space,
@@ -11,13 +13,17 @@ use tokio::time::Instant;
 use crate::driver::router::{RequestError, Router};
 use crate::driver::tickets::TicketAnswer;
 
+/// How long the next split of a region waits for the leaders of its new parts.
+const LEADERS_WAIT: Duration = Duration::from_secs(1);
+
 impl Router {
     /// Splits a region at `keys`, in any order. Returns all of its parts by their keys, the region
     /// itself with the last of them, once the split is applied here. A key at which the region
     /// begins is a border already.
     ///
-    /// More keys than one split takes are carried out by several, one after the other: after an
-    /// error some of them may have been carried out. The log has a line for each, with `cause`.
+    /// More keys than one split takes are carried out by several, one after the other, at the pace
+    /// of the store ([`SplitPace`](super::split_pace::SplitPace)): after an error some of them may
+    /// have been carried out. The log has a line for each, with `cause`.
     ///
     /// # Errors
     ///
@@ -35,6 +41,12 @@ impl Router {
         let borders = SplitCommand::borders(&parent, keys).map_err(RequestError::Rejected)?;
         let mut parts = vec![parent];
         for borders in borders.chunks(SPLIT_CHILDREN_MAX) {
+            // A request that the last split has overtaken must not meet the next one when it comes
+            // again, and few regions are without a leader at a time. One that has none by then has
+            // other reasons than the splits.
+            let newest = parts.len().saturating_sub(SPLIT_CHILDREN_MAX + 1);
+            self.routes().await_leaders(&parts[newest..], Instant::now() + LEADERS_WAIT).await;
+            self.splits().admit(borders.len()).await;
             let parent = parts.pop().expect("the region itself is always the last");
             let began = Instant::now();
             let bytes = self.region_size(region).map(|size| size.bytes);

@@ -1,4 +1,6 @@
 //! Splits regions at keys that a client names to placement: each region is split where it is led.
+//!
+//! A store takes its time for many keys, so a region is asked for some at a time, in rounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,10 +19,12 @@ use super::leader::PdLeader;
 use super::lookup::{self, LookupResult};
 use crate::net::dial;
 
-/// Rounds if the client names no number.
+/// Rounds without a split if the client names no number.
 const ROUNDS: u64 = 5;
-/// Rounds at most.
+/// Rounds without a split at most.
 const ROUNDS_MAX: u64 = 20;
+/// Keys of a region in one round: those that a store splits it at well within [`TIMEOUT`].
+const ROUND_KEYS_MAX: usize = 128;
 /// Backoff after a round in which no split has worked.
 const RETRY: Duration = Duration::from_millis(50);
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,20 +46,23 @@ pub(super) async fn split(
 ) -> Vec<u64> {
     let mut rounds = if retry_limit == 0 { ROUNDS } else { retry_limit.min(ROUNDS_MAX) };
     loop {
-        let (made, groups) = group(context, pd_leader, keys).await;
+        let group = |cluster: &ClusterView, now_ms| group(cluster, now_ms, keys);
+        let (made, groups) = look(context, pd_leader, group).await;
         if groups.is_empty() || rounds == 0 {
             return made;
         }
-        rounds -= 1;
         let mut split_keys = vec![];
-        for KeyGroup { region, leader, keys } in groups.into_values() {
+        for KeyGroup { region, leader, mut keys } in groups.into_values() {
             let id = region.id;
+            // The first ones, for the region keeps its last part.
+            keys.truncate(ROUND_KEYS_MAX);
             match split_region(context, region, leader, keys.clone()).await {
                 Ok(()) => split_keys.extend(keys),
                 Err(status) => tracing::debug!("region {id} is not split: {status}"),
             }
         }
         if split_keys.is_empty() {
+            rounds -= 1;
             tokio::time::sleep(RETRY).await;
         } else {
             // The next round has to find the new regions.
@@ -64,28 +71,36 @@ pub(super) async fn split(
     }
 }
 
-/// The regions that begin at one of `keys`, and those that hold the others.
-async fn group(
-    context: &PdContext,
-    pd_leader: &PdLeader,
+/// The regions that begin at one of `keys`, and those that hold the others: their leaders are
+/// waited for, all at once.
+fn group(
+    cluster: &ClusterView,
+    now_ms: u64,
     keys: &[Bytes],
-) -> (Vec<u64>, BTreeMap<u64, KeyGroup>) {
-    let (mut made, mut groups) = (vec![], BTreeMap::new());
+) -> LookupResult<(Vec<u64>, BTreeMap<u64, KeyGroup>)> {
+    let (mut made, mut groups) = (vec![], BTreeMap::<u64, KeyGroup>::new());
+    let (mut good, mut leaders) = (true, BTreeSet::new());
     for key in keys {
-        let found =
-            look(context, pd_leader, |cluster, now_ms| lookup::by_key(cluster, now_ms, key)).await;
-        let Some(pdpb::Region { region: Some(region), leader, .. }) = found else { continue };
-        if region.start_key == *key {
+        let held = cluster.locate(now_ms, key).map(|route| route.region);
+        if let Some(region) = held.filter(|region| region.start == key[..]) {
             made.push(region.id);
-        } else {
-            // Without a leader it is refused, and asked for again in the next round.
-            let (id, leader) = (region.id, leader.unwrap_or_default());
-            let group =
-                groups.entry(id).or_insert_with(|| KeyGroup { region, leader, keys: vec![] });
-            group.keys.push(key.clone());
+            continue;
         }
+        if let Some(group) = held.and_then(|region| groups.get_mut(&region.id)) {
+            group.keys.push(key.clone());
+            continue;
+        }
+        let lookup = lookup::by_key(cluster, now_ms, key);
+        good &= lookup.good;
+        leaders.extend(lookup.leaders);
+        let Some(pdpb::Region { region: Some(region), leader, .. }) = lookup.found else {
+            continue;
+        };
+        // Without a leader it is refused, and asked for again in the next round.
+        let (leader, keys) = (leader.unwrap_or_default(), vec![key.clone()]);
+        groups.insert(region.id, KeyGroup { region, leader, keys });
     }
-    (made, groups)
+    LookupResult { found: (made, groups), good, leaders }
 }
 
 /// Whether regions begin at all of `keys`.
