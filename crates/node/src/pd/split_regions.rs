@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_placement::ClusterView;
+use flotilla_placement::{ClusterView, LeaderStatus};
 use flotilla_proto::kvrpcpb::{Context, SplitRegionRequest};
 use flotilla_proto::tikvpb::tikv_client::TikvClient;
 use flotilla_proto::{metapb, pdpb};
@@ -71,8 +71,8 @@ pub(super) async fn split(
     }
 }
 
-/// The regions that begin at one of `keys`, and those that hold the others: their leaders are
-/// waited for, all at once.
+/// The regions that begin at one of `keys`, and those that hold the others. The leaders of all are
+/// waited for together: a wait for each, one after the other, takes as long as there are regions.
 fn group(
     cluster: &ClusterView,
     now_ms: u64,
@@ -81,12 +81,15 @@ fn group(
     let (mut made, mut groups) = (vec![], BTreeMap::<u64, KeyGroup>::new());
     let (mut good, mut leaders) = (true, BTreeSet::new());
     for key in keys {
-        let held = cluster.locate(now_ms, key).map(|route| route.region);
-        if let Some(region) = held.filter(|region| region.start == key[..]) {
-            made.push(region.id);
+        let held = cluster.locate(now_ms, key);
+        if let Some(route) = held.filter(|route| route.region.start == key[..]) {
+            made.push(route.region.id);
+            let is_fresh = route.leader_status == LeaderStatus::Fresh;
+            good &= is_fresh;
+            leaders.extend(route.leader.filter(|_| is_fresh).map(|leader| leader.store));
             continue;
         }
-        if let Some(group) = held.and_then(|region| groups.get_mut(&region.id)) {
+        if let Some(group) = held.and_then(|route| groups.get_mut(&route.region.id)) {
             group.keys.push(key.clone());
             continue;
         }
