@@ -26,6 +26,8 @@ pub(super) struct StoreFigure {
     pub(super) replicas: usize,
     incoming: usize,
     outgoing: usize,
+    /// Regions whose data goes to another store so that this one is emptied, whoever sends it.
+    emptying: usize,
 }
 
 impl StoreFigures {
@@ -44,6 +46,7 @@ impl StoreFigures {
                 replicas: 0,
                 incoming: 0,
                 outgoing: 0,
+                emptying: 0,
             };
             (store.id, figure)
         });
@@ -75,14 +78,23 @@ impl StoreFigures {
         }
     }
 
-    /// Counts the data that goes from the leader to each of `wanted` that does not vote yet.
+    /// Counts the data that goes from the leader to each of `wanted` that does not vote yet, and for
+    /// each store that is emptied by that.
     pub(super) fn count_snapshots(
         &mut self,
         region: &RegionInfo,
         leader: u64,
         wanted: &BTreeSet<u64>,
     ) {
-        for store in wanted.difference(&region.voting_stores()) {
+        let held = region.voting_stores();
+        if !wanted.is_subset(&held) {
+            for store in held.difference(wanted) {
+                if let Some(figure) = self.stores.get_mut(store) {
+                    figure.emptying += 1;
+                }
+            }
+        }
+        for store in wanted.difference(&held) {
             for (id, is_receiver) in [(*store, true), (leader, false)] {
                 let Some(figure) = self.stores.get_mut(&id) else { continue };
                 let count = if is_receiver { &mut figure.incoming } else { &mut figure.outgoing };
@@ -91,7 +103,8 @@ impl StoreFigures {
         }
     }
 
-    /// Whether the data of `wanted` stays below `snapshots_max` for each store and direction.
+    /// Whether the data of `wanted` stays below `snapshots_max` for each store and direction, and
+    /// for each store that leaves: there is no hurry for it, and all others would send at once.
     pub(super) fn has_room(
         &self,
         region: &RegionInfo,
@@ -108,7 +121,9 @@ impl StoreFigures {
         let outgoing = self.stores.get(&leader).map_or(0, |figure| figure.outgoing);
         let has_room =
             |store| self.stores.get(store).is_none_or(|figure| figure.incoming < snapshots_max);
-        outgoing < snapshots_max && new.all(has_room)
+        let is_full = |figure: &StoreFigure| figure.is_leaving && figure.emptying >= snapshots_max;
+        let mut emptied = held.difference(wanted).filter_map(|store| self.stores.get(store));
+        outgoing < snapshots_max && new.all(has_room) && !emptied.any(is_full)
     }
 
     pub(super) fn get(&self, store: u64) -> Option<&StoreFigure> {

@@ -233,12 +233,19 @@ impl Cluster {
     /// No store has more snapshots on their way than it may.
     fn check_limits(&self) {
         let (mut incoming, mut outgoing) = (BTreeMap::new(), BTreeMap::new());
+        let mut emptying = BTreeMap::new();
+        let is_leaving = |id| self.view.store(id).is_some_and(|store| store.standing.is_leaving);
         for (id, operator) in self.repairer.operators.iter() {
             let region = self.region(id);
             let voters = region.info.voting_stores();
             let stage = operator.stage().cloned().unwrap_or_default();
             for store in stage.difference(&voters) {
                 *incoming.entry(*store).or_insert(0) += 1;
+            }
+            if !stage.is_empty() && !stage.is_subset(&voters) {
+                for store in voters.difference(&stage).filter(|store| is_leaving(**store)) {
+                    *emptying.entry(*store).or_insert(0) += 1;
+                }
             }
             let leader_stays = stage.contains(&region.leader);
             let mut lacking = region.data_ms.iter().filter(|(store, data_ms)| {
@@ -250,6 +257,7 @@ impl Cluster {
             *outgoing.entry(region.leader).or_insert(0) += usize::from(is_sent);
         }
         assert!(incoming.values().all(|count| *count <= LIMITS.snapshots_max), "{incoming:?}");
+        assert!(emptying.values().all(|count| *count <= LIMITS.snapshots_max), "{emptying:?}");
         // The successor of a store that died may send already.
         let is_within = outgoing.values().all(|count| *count <= LIMITS.snapshots_max);
         assert!(is_within || self.has_died, "{outgoing:?}");
