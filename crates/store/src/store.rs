@@ -495,8 +495,8 @@ impl Store {
         check::check(&self.pages, &self.log, &self.ranges, self.identity.store)
     }
 
-    /// Entries that were applied since the start: [`Stats::entries_applied`], without the cost of the
-    /// other figures.
+    /// Entries that were applied since the start: [`Stats::entries_applied`], without the cost of
+    /// the other figures.
     #[must_use]
     pub fn entries_applied(&self) -> u64 {
         self.counters.entries_applied.get()

@@ -78,8 +78,8 @@ impl StoreFigures {
         }
     }
 
-    /// Counts the data that goes from the leader to each of `wanted` that does not vote yet, and for
-    /// each store that is emptied by that.
+    /// Counts the data that goes from the leader to each of `wanted` that does not vote yet, and
+    /// for each store that is emptied by that.
     pub(super) fn count_snapshots(
         &mut self,
         region: &RegionInfo,

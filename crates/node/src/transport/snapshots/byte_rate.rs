@@ -16,7 +16,8 @@ const BURST: Duration = Duration::from_millis(20);
 /// The load is looked at so often while bytes flow.
 const LOAD_WINDOW: Duration = Duration::from_millis(100);
 
-/// With fewer requests and entries in a second a store is idle: what stores tell each other is less.
+/// With fewer requests and entries in a second a store is idle: the entries of placement are less.
+/// `docs/decisions/0041-snapshots-give-way-to-clients.md`
 const LOADED_PER_S: f64 = 100.0;
 
 /// How many requests and entries were served since the node started.

@@ -26,7 +26,7 @@ pub(crate) struct RunWriter {
     used: u32,
     /// Bytes at the end of the used part that are not written yet.
     buffer: Vec<u8>,
-    /// What was written last.
+    /// The span that was written last.
     on_its_way: Option<Span>,
 }
 
