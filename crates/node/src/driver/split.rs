@@ -22,7 +22,7 @@ impl Router {
     /// begins is a border already.
     ///
     /// More keys than one split takes are carried out by several, one after the other, at the pace
-    /// of the store ([`SplitPace`](super::split_pace::SplitPace)): after an error some of them may
+    /// of the store (`split_pace`): after an error some of them may
     /// have been carried out. The log has a line for each, with `cause`.
     ///
     /// # Errors
