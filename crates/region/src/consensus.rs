@@ -45,6 +45,9 @@ impl Consensus {
             check_quorum: true,
             pre_vote: true,
             max_uncommitted_size: config.uncommitted_bytes_max,
+            // A message of its own for each commit would double the messages of a put
+            // (docs/decisions/0042-followers-hear-of-commits-with-other-messages.md).
+            skip_bcast_commit: true,
             // Committed entries are in memory already; handing them out costs nothing more.
             max_committed_size_per_ready: raft::NO_LIMIT,
             ..Default::default()
@@ -133,6 +136,12 @@ impl Consensus {
             "region {}: raft has {members:?}, the rows have {expected:?}",
             descriptor.id
         );
+    }
+
+    /// Whether followers hear of each commit at once. If not, they hear of it with the next entry or
+    /// heartbeat, or with the answer to a read of theirs.
+    pub(crate) fn announce_commits(&mut self, at_once: bool) {
+        self.raw.skip_bcast_commit(!at_once);
     }
 
     /// Whether a change may wait to be applied, one of a predecessor as well.

@@ -32,6 +32,7 @@ use crate::read_path::ReadPath;
 use crate::recovered_replica::RecoveredReplica;
 use crate::snapshot_install::SnapshotInstall;
 use crate::split_policy::SplitPolicy;
+use crate::status::Role;
 use crate::step_context::StepContext;
 
 mod ending;
@@ -145,6 +146,21 @@ impl Replica {
         self.tick_membership(step);
     }
 
+    /// Whether a tick alone leaves nothing to be finished: it follows, and has nothing to say, to
+    /// write, to apply or to answer. Its log goes by events, not by the time.
+    pub(crate) fn is_idle_follower(&self) -> bool {
+        self.consensus.role() == Role::Follower
+            && (self.consensus.term(), self.consensus.leader()) == self.reported.role
+            && !self.consensus.has_ready()
+            && self.outgoing.is_empty()
+            && self.proposals.queued() == 0
+            && self.read_path.count() == 0
+            && !self.transfer.is_pending()
+            && !self.install.is_staged()
+            && !self.is_installing()
+            && !self.is_ending()
+    }
+
     /// Tries to become leader, unless another leader may count on this replica.
     pub(crate) fn campaign(&mut self) {
         // A leader may serve reads under a lease that rests on the promise. Raft would let a
@@ -253,6 +269,7 @@ impl Replica {
         }
         self.applying.complete(index, &mut self.consensus);
         self.transfer.note_applied(index);
+        self.consensus.announce_commits(self.transfer.has_change());
         self.membership.note_applied(index);
         if let Some(size) = size {
             self.split_policy.note_size(size);
@@ -367,6 +384,7 @@ impl Replica {
         self.split_policy.restart();
         self.compactor.restart();
         self.transfer.restart(self.consensus.last());
+        self.consensus.announce_commits(false);
         self.membership.restart();
         if !is_leader {
             // Only those that are not in the log: an entry of this leader may still be committed by
@@ -394,6 +412,8 @@ impl Replica {
         self.proposals.place(index, term, joined.count);
         if joined.is_admin {
             self.transfer.note_change(index);
+            // Until its followers apply the split, a new region has one replica.
+            self.consensus.announce_commits(true);
         }
         step.stats.entries_proposed += 1;
         step.stats.proposals_joined += joined.count as u64;

@@ -29,7 +29,8 @@ mod ends;
 /// effects come out. Two shards that are given the same do the same.
 pub struct Shard {
     config: Config,
-    replicas: BTreeMap<RegionId, ReplicaSlot>,
+    /// Boxed: a search passes by many of them, and is not to pass over their bytes.
+    replicas: BTreeMap<RegionId, Box<ReplicaSlot>>,
     /// Replicas of the log whose splits are applied again first. They take no message: what they
     /// know of their regions is not here yet.
     unborn: BTreeMap<RegionId, UnbornReplica>,
@@ -130,7 +131,7 @@ impl Shard {
         self.timers.set(region, due);
         // Entries that are committed and not applied are handed out in the next step.
         self.touched.push(region);
-        self.replicas.insert(region, ReplicaSlot { replica, is_touched: true, due });
+        self.replicas.insert(region, Box::new(ReplicaSlot { replica, is_touched: true, due }));
         Ok(())
     }
 
@@ -156,8 +157,7 @@ impl Shard {
             // else it would end promises that heartbeats in the mailbox are about to renew.
             let due = now.after_ms(self.config.tick_ms);
             self.timers.set(region, due);
-            self.replicas.get_mut(&region).expect("those that are here have timers").due = due;
-            self.touch(region, effects, |replica, step| replica.tick(step));
+            self.tick(region, due, effects);
         }
         for event in events {
             self.take(event, effects);
@@ -179,6 +179,18 @@ impl Shard {
         self.touched = touched;
         self.give_up_logs(effects);
         effects.ends.extend(self.ends.take_unsent());
+    }
+
+    /// Time has passed for a region. Most of its followers have nothing to do then.
+    fn tick(&mut self, region: RegionId, due: Time, effects: &mut Effects) {
+        let (now, config) = (self.now, &self.config);
+        let mut step = StepContext { now, config, effects, stats: &mut self.stats };
+        let slot = self.replicas.get_mut(&region).expect("those that are here have timers");
+        slot.due = due;
+        slot.replica.tick(&mut step);
+        if !slot.replica.is_idle_follower() && !std::mem::replace(&mut slot.is_touched, true) {
+            self.touched.push(region);
+        }
     }
 
     /// Keeps what is kept for other replicas within its bound.

@@ -127,7 +127,7 @@ impl Shard {
     pub(super) fn take_ended(&mut self, region: RegionId, peer: PeerId, effects: &mut Effects) {
         let is_this = |slot: &ReplicaSlot| slot.replica.is_ending() && slot.replica.peer() == peer;
         let mut has_log = false;
-        if self.replicas.get(&region).is_some_and(is_this)
+        if self.replicas.get(&region).is_some_and(|slot| is_this(slot))
             && let Some(slot) = self.replicas.remove(&region)
         {
             let is_asked = slot.replica.has_asked_for_end();

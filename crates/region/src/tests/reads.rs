@@ -95,6 +95,24 @@ fn a_leader_that_is_cut_off_stops_answering_in_time() {
     }
 }
 
+/// The answer of the leader tells the follower what is committed.
+#[test]
+fn a_read_of_a_follower_waits_for_no_heartbeat() {
+    let config = Config { heartbeat_ticks: 6, election_ticks: 40, ..Config::default() };
+    let mut cluster = Cluster::new(3, config);
+    let leader = cluster.elect();
+    cluster.run(1000);
+    for round in 1..10 {
+        let put = cluster.put(leader, "a", round);
+        cluster.answer(put);
+        let from = cluster.now;
+        let follower = if leader == 1 { 2 } else { 1 };
+        let read = cluster.read(follower, "a", true);
+        assert_eq!(cluster.answer(read), value(round));
+        assert!(cluster.now - from <= 40, "{} ms", cluster.now - from);
+    }
+}
+
 #[test]
 fn a_follower_reads_what_was_written_before() {
     let mut cluster = Cluster::new(3, Config::default());

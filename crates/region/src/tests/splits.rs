@@ -53,6 +53,22 @@ fn the_new_region_is_led_from_the_same_store_within_a_few_messages() {
     }
 }
 
+/// A new region has one replica until the followers have applied the split.
+#[test]
+fn followers_hear_of_a_split_before_the_next_heartbeat() {
+    let config = Config { heartbeat_ticks: 6, election_ticks: 40, ..Config::default() };
+    let mut cluster = Cluster::new(4, config);
+    let leader = cluster.elect();
+    cluster.run(1000);
+    let split = cluster.split(leader, halves("m", 1));
+    assert_eq!(cluster.answer(split), Answer::Done);
+    cluster.run(40);
+    for machine in cluster.machines.values() {
+        assert!(machine.shard.descriptor(CHILD).is_some(), "a follower waits for a heartbeat");
+    }
+    assert!(leads(&cluster, CHILD, leader));
+}
+
 #[test]
 fn proposals_of_the_old_range_are_refused_wherever_they_are() {
     let config = Config { pipeline_depth: 1, merge_count_max: 1, ..Config::default() };

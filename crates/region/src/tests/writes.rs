@@ -34,6 +34,30 @@ fn proposals_of_a_step_share_one_entry_and_come_out_in_order() {
     assert_eq!(entry_data::proposals(&entry.data).count(), 100);
 }
 
+/// A message of its own for each commit would double the messages of a put.
+#[test]
+fn followers_hear_of_a_commit_with_the_next_entry_or_heartbeat() {
+    let config = Config { heartbeat_ticks: 6, election_ticks: 40, ..Config::default() };
+    let mut cluster = Cluster::new(6, config);
+    let leader = cluster.elect();
+    cluster.run(1000);
+    let taken = |cluster: &Cluster| -> u64 {
+        cluster.machines.values().map(|machine| machine.shard.stats().messages_taken).sum()
+    };
+    let before = taken(&cluster);
+    for value in 1..=100 {
+        let put = cluster.put(leader, "a", value);
+        assert_eq!(cluster.answer(put), Answer::Done);
+    }
+    // Four for each put, and now and then heartbeats.
+    let messages = taken(&cluster) - before;
+    assert!(messages < 5 * 100, "{messages} messages for 100 puts");
+    cluster.run(350);
+    for machine in cluster.machines.values() {
+        assert_eq!(machine.disks[&REGION].applied.2[&b"a"[..]], &100u64.to_be_bytes()[..]);
+    }
+}
+
 #[test]
 fn so_many_writes_are_under_way_and_the_rest_waits() {
     let config = Config { pipeline_depth: 2, ..Config::default() };
