@@ -80,6 +80,11 @@ async fn take(
     let client = cluster.client().await?;
     let load = OpenLoad::start(&client, bench.plan(Some(rate))?);
     bench.warm_up().await;
+    // Stores that leave run until they have: the same load on all of them is a calm of its own.
+    let before = match step {
+        Step::Leave { .. } => Some(bench.calm(&load).await),
+        Step::Join { .. } => None,
+    };
     let from = load.now();
     let (key, words) = match step {
         Step::Join { key, names, stores, system_replicas } => {
@@ -114,5 +119,9 @@ async fn take(
         gap,
     );
     bench.compare(report, (key, &words), &record, ChangeSpans { change, calm }, RATIO_MAX);
+    if let Some(calm) = before {
+        let (key, words) = (format!("{key}_before"), format!("{words}, to all stores before"));
+        bench.compare(report, (&key, &words), &record, ChangeSpans { change, calm }, RATIO_MAX);
+    }
     Ok(record)
 }
