@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flotilla_client::{Client, Observer};
-use flotilla_node::{FirstStart, Node, NodeConfig, StartError, bind};
+use flotilla_node::{EndKind, FirstStart, Node, NodeConfig, StartError, bind};
 use flotilla_proto::peers;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
@@ -45,6 +45,19 @@ pub struct NotReady {
     pub waited: Duration,
     /// The reason of the last poll.
     pub why: String,
+}
+
+/// A node that has come to an end by itself.
+#[derive(Clone, Debug)]
+pub struct EndedNode {
+    /// Its place among the stores, counted from 0.
+    pub place: usize,
+    /// The name of its store.
+    pub name: String,
+    /// The kind of its end.
+    pub kind: EndKind,
+    /// Why it has ended, in words.
+    pub reason: String,
 }
 
 /// Running nodes.
@@ -103,9 +116,9 @@ impl Playground {
         self.nodes[place].as_ref()
     }
 
-    /// Lets the first store's node listen on one more address.
+    /// Lets the node of the first store that runs listen on one more address.
     pub fn listen(&mut self, listener: TcpListener) {
-        if let Some(node) = &mut self.nodes[0] {
+        if let Some(node) = self.nodes.iter_mut().flatten().next() {
             node.listen(listener);
         }
     }
@@ -152,21 +165,25 @@ impl Playground {
         Ok(())
     }
 
-    /// Waits until a node fails: its name, and the reason.
+    /// Waits until a node comes to an end by itself. It is still to be taken out, by
+    /// [`Playground::abandon`] or [`Playground::stop`]: else it is found again.
     ///
     /// # Cancel safety
     ///
     /// May be dropped and called again.
-    pub async fn failed(&self) -> (String, String) {
+    pub async fn ended(&self) -> EndedNode {
         let mut waiting = tokio::task::JoinSet::new();
-        for (node, config) in self.nodes.iter().zip(&self.configs) {
-            if let Some(node) = node {
-                let (failure, name) = (node.failure(), config.name.clone());
-                waiting.spawn(async move { (name, failure.wait().await) });
-            }
+        for (place, node) in self.nodes.iter().enumerate() {
+            let Some(node) = node else { continue };
+            let (failure, name) = (node.failure(), self.configs[place].name.clone());
+            waiting.spawn(async move {
+                let reason = failure.wait().await;
+                let kind = failure.kind().expect("a node that has ended has a kind of end");
+                EndedNode { place, name, kind, reason }
+            });
         }
         match waiting.join_next().await {
-            Some(Ok(failed)) => failed,
+            Some(Ok(ended)) => ended,
             _ => std::future::pending().await,
         }
     }

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use flotilla_client::{Client, Config};
 use flotilla_node::config::read_split_keys;
-use flotilla_node::{NodeConfig, bind, set_sched_slice};
+use flotilla_node::{EndKind, NodeConfig, bind, set_sched_slice};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
-use crate::playground::{self, Playground, PlaygroundConfig};
+use crate::playground::{self, EndedNode, Playground, PlaygroundConfig};
 use crate::reserved_port::ReservedPort;
 use crate::signals::{self, Signals};
 use crate::{fail_stop, logging, split_keys, tool};
@@ -132,25 +132,41 @@ async fn in_one_process(
     };
     let mut playground = started.map_err(|error| error.to_string())?;
     let endpoints = playground.endpoints();
+    listen_for_placement(&mut playground).await;
+    let ready = ready(playground.ready(READY_PATIENCE), &endpoints, borders);
+    let mut outcome = tokio::select! {
+        outcome = announce(ready, &endpoints, &settings.dir) => outcome,
+        ended = playground.ended() => Err(failure(&ended)),
+        _ = signals.next() => return end(playground.shutdown(), signals).await,
+    };
+    while outcome.is_ok() {
+        let ended = tokio::select! {
+            ended = playground.ended() => ended,
+            _ = signals.next() => break,
+        };
+        match ended.kind {
+            // It did what it was told to, and the others go on without it.
+            EndKind::Left => {
+                playground.abandon(ended.place).await;
+                listen_for_placement(&mut playground).await;
+                fail_stop::announce(&format!("store {} ended: {}", ended.name, ended.reason));
+            }
+            EndKind::Failed | EndKind::Refused => outcome = Err(failure(&ended)),
+        }
+    }
+    let ended = end(playground.shutdown(), signals).await;
+    outcome.and(ended)
+}
+
+/// Has a store answer where clients look for placement, if that address is free.
+async fn listen_for_placement(playground: &mut Playground) {
     if let Ok(listener) = bind(PLACEMENT.to_owned()).await {
         playground.listen(listener);
     }
-    let ready = ready(playground.ready(READY_PATIENCE), &endpoints, borders);
-    let outcome = tokio::select! {
-        outcome = announce(ready, &endpoints, &settings.dir) => outcome,
-        (name, reason) = playground.failed() => Err(format!("store {name} failed: {reason}")),
-        _ = signals.next() => return end(playground.shutdown(), signals).await,
-    };
-    if outcome.is_ok() {
-        tokio::select! {
-            _ = signals.next() => {}
-            (name, reason) = playground.failed() => {
-                end(playground.shutdown(), signals).await.ok();
-                return Err(format!("store {name} failed: {reason}"));
-            }
-        }
-    }
-    end(playground.shutdown(), signals).await.and(outcome)
+}
+
+fn failure(ended: &EndedNode) -> String {
+    format!("store {} failed: {}", ended.name, ended.reason)
 }
 
 /// Waits for an orderly end, but not when asked a second time.

@@ -147,13 +147,16 @@ async fn a_store_ends_well_by_signal_and_finds_its_data_again() {
 
 fn play(args: &[&str]) -> (Started, Lines<BufReader<ChildStdout>>, Vec<ReservedPort>) {
     let ports = three_ports();
+    let (started, lines) = play_at(ports[0].addr().port(), args);
+    (started, lines, ports)
+}
+
+fn play_at(port: u16, args: &[&str]) -> (Started, Lines<BufReader<ChildStdout>>) {
     let mut command = flotilla();
-    command
-        .args(["playground", "--regions", "4", "--port", &ports[0].addr().port().to_string()])
-        .args(args);
+    command.args(["playground", "--regions", "4", "--port", &port.to_string()]).args(args);
     let mut started = Started::new(command.stdout(Stdio::piped()));
     let stdout = started.child.as_mut().unwrap().stdout.take().unwrap();
-    (started, BufReader::new(stdout).lines(), ports)
+    (started, BufReader::new(stdout).lines())
 }
 
 /// Reads on until each store of a playground of processes has said its id, and one line more.
@@ -187,6 +190,27 @@ async fn a_playground_says_when_it_is_ready_and_leaves_nothing_behind() {
     let output = playground.ended();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(!Path::new(&dir).exists());
+}
+
+/// It is the first one, which answers where clients look for placement if that address is free.
+#[tokio::test]
+async fn a_playground_goes_on_without_a_store_that_was_told_to_leave() {
+    let (playground, mut lines) = play_at(0, &["--stores", "4"]);
+    let ready = lines.next().unwrap().unwrap();
+    let stores: Vec<_> = ready.split(' ').filter(|word| word.starts_with("127.0.0.1:")).collect();
+    let others = stores[1..4].join(",");
+    let leave = ["ctl", "store", "leave", "s1", "--wait", "60", "--endpoints", &others];
+    let left = flotilla().args(leave).output().unwrap();
+    assert_eq!(left.status.code(), Some(0), "{left:?}");
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.starts_with("store s1 ended: store 1, s1,"), "{line}");
+    assert!(line.contains("has left the cluster"), "{line}");
+    client(stores[1]).await.put("key", "without s1").await.unwrap();
+
+    playground.signal(Signal::INT);
+    let output = playground.ended();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), errors.as_ref()), (Some(0), ""));
 }
 
 #[tokio::test]

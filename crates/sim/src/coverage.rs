@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-use flotilla_region::{MembershipChange, RegionChange};
+use flotilla_region::{MembershipChange, RegionChange, Reject};
 
 mod corners;
 
@@ -333,6 +333,41 @@ pub struct BoundsCoverage {
     pub reads_turned_back: u64,
     /// Messages refused for their terms.
     pub wild_terms: u64,
+    /// Messages refused for other numbers, or for their entries.
+    pub malformed: u64,
+    /// Messages refused for their senders.
+    pub strangers: u64,
+    /// Messages refused because too many entries wait to be applied.
+    pub lagging: u64,
+    /// Requests refused because too much waits.
+    pub busy: u64,
+    /// Proposals refused because no entry may be so large.
+    pub too_large: u64,
+}
+
+impl BoundsCoverage {
+    /// A request is refused.
+    pub(crate) fn count(&mut self, reject: &Reject) {
+        match reject {
+            Reject::Busy { .. } => self.busy += 1,
+            Reject::EntryTooLarge { .. } => self.too_large += 1,
+            _ => {}
+        }
+    }
+}
+
+impl AddAssign for BoundsCoverage {
+    fn add_assign(&mut self, more: Self) {
+        self.suspended_us += more.suspended_us;
+        self.late_steps += more.late_steps;
+        self.reads_turned_back += more.reads_turned_back;
+        self.wild_terms += more.wild_terms;
+        self.malformed += more.malformed;
+        self.strangers += more.strangers;
+        self.lagging += more.lagging;
+        self.busy += more.busy;
+        self.too_large += more.too_large;
+    }
 }
 
 /// Sums over the files of pages.
@@ -376,10 +411,7 @@ impl AddAssign for Coverage {
         self.reads.by_lease += more.reads.by_lease;
         self.reads.by_index += more.reads.by_index;
         self.votes_withheld += more.votes_withheld;
-        self.bounds.suspended_us += more.bounds.suspended_us;
-        self.bounds.late_steps += more.bounds.late_steps;
-        self.bounds.reads_turned_back += more.bounds.reads_turned_back;
-        self.bounds.wild_terms += more.bounds.wild_terms;
+        self.bounds += more.bounds;
         self.splits.applied += more.splits.applied;
         self.splits.unborn += more.splits.unborn;
         self.splits.held_votes += more.splits.held_votes;

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_region::{
     BirthOrigin, Descriptor, EndTask, Event, Index, LogEffects, LogFetch, PeerId, ReadGrant,
@@ -15,7 +14,7 @@ use flotilla_region::{
 };
 use flotilla_store::{
     AppliedReplica, ApplyOutcome, CheckpointReport, CheckpointedReplica, Commit, Error, Pacer,
-    ReadError, RegionSnapshot, ScanRequest, Store, StoreMaintenance,
+    ReadError, Store, StoreMaintenance,
 };
 
 use crate::coverage::{Coverage, PagesCoverage};
@@ -25,8 +24,10 @@ use crate::task::{Outbox, Task};
 use crate::terms::{self, SyncedTerms};
 
 mod installs;
+mod reads;
 
 pub(crate) use installs::{InstallArrow, RowWork};
+pub(crate) use reads::rows;
 
 /// How long things take at most.
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +60,6 @@ const ASK_US_MAX: u64 = 10_000;
 const SPLIT_US_MAX: u64 = 200_000;
 /// One of this many reads of old entries finds no memory.
 const FETCHES_TO_A_FAILURE: u64 = 8;
-/// Bytes that a scan may return: more than there ever are.
-const SCAN_BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Executor {
@@ -396,8 +395,8 @@ impl Executor {
         // since.
         let reply = match view.region(grant.region, Some(request.route.epoch.version)) {
             Ok(region) => match &request.body {
-                RequestBody::Get(key) => ClientReply::Got(region.get(key)?),
-                _ => ClientReply::Scanned(rows(&region)?),
+                RequestBody::Get(key) => ClientReply::Got(reads::get(&region, key, grant.ticket)?),
+                _ => ClientReply::Scanned(reads::scan(&region, grant.ticket)?),
             },
             Err(ReadError::EpochNotMatch(region)) => {
                 self.coverage.splits.reads_turned_back += 1;
@@ -488,19 +487,6 @@ fn applied(store: &Store) -> Result<BTreeMap<RegionId, Index>, Error> {
     let view = store.read();
     let applied = |region: Descriptor| Ok((region.id, view.applied(region.id)?));
     store.descriptors()?.into_iter().map(applied).collect()
-}
-
-/// All rows of a region, in order.
-pub(crate) fn rows(region: &RegionSnapshot) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
-    let all = ScanRequest {
-        start: Bytes::new(),
-        end: Bytes::new(),
-        limit: u64::MAX,
-        reverse: false,
-        key_only: false,
-        bytes_max: SCAN_BYTES_MAX,
-    };
-    Ok(region.scan(&all)?.rows)
 }
 
 fn notify_core<T>(

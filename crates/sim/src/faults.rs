@@ -51,14 +51,27 @@ pub(crate) enum Fault {
     /// clock and handing out the effects of the step.
     Stall { region: RegionId, us: u64 },
     /// A forged message: one of the region's replicas, by place, receives it in the name of
-    /// another, with a term that cannot have come to be.
-    WildTerm { region: RegionId, from: usize, to: usize, kind: MessageKind, term: u64 },
+    /// another.
+    Forged { region: RegionId, from: usize, to: usize, kind: MessageKind, lie: MessageLie },
     /// The store is away so long that others let go of what it lacks.
     Away { store: usize, us: u64, is_down: bool },
     /// All streams of snapshots of the store are cut.
     CutStreams(usize),
     /// The store loses power when it next installs a snapshot, behind this arrow.
     CutAtArrow { store: usize, arrow: InstallArrow },
+}
+
+/// The lie in a forged message: no sound replica sends one like it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MessageLie {
+    /// A term that cannot have come to be.
+    WildTerm(u64),
+    /// An index that there cannot be.
+    WildIndex,
+    /// Entries that do not follow what they say they follow.
+    Gap,
+    /// The sender has the id of a replica on another store.
+    OtherStore,
 }
 
 /// The generator that a fault is drawn from: kinds that came later have others, so that those
@@ -74,9 +87,7 @@ impl Fault {
     /// The generator that it is drawn from.
     pub(crate) fn source(&self) -> FaultSource {
         match self {
-            Self::Suspend { .. } | Self::Stall { .. } | Self::WildTerm { .. } => {
-                FaultSource::Bounds
-            }
+            Self::Suspend { .. } | Self::Stall { .. } | Self::Forged { .. } => FaultSource::Bounds,
             Self::Away { .. } | Self::CutStreams(_) | Self::CutAtArrow { .. } => {
                 FaultSource::Snapshots
             }
@@ -92,7 +103,7 @@ impl Fault {
             | Self::SecondLeader { region, .. }
             | Self::Suspend { region, .. }
             | Self::Stall { region, .. }
-            | Self::WildTerm { region, .. } => Some(region),
+            | Self::Forged { region, .. } => Some(region),
             _ => None,
         }
     }
@@ -167,7 +178,7 @@ enum FaultKind {
     DirectorySwap,
     Suspend,
     Stall,
-    WildTerm,
+    Forged,
     Away,
     CutStreams,
     CutAtArrow,
@@ -183,7 +194,7 @@ const DRIFT_PPM_MAX: i64 = 10_000;
 /// Wild terms are at least this: no run comes near, however long.
 const WILD_TERM_MIN: u64 = 1 << 40;
 /// Terms and indexes from here on are refused as such; a term just below cannot be followed.
-const NUMBER_MAX: u64 = 1 << 60;
+pub(crate) const NUMBER_MAX: u64 = 1 << 60;
 /// Kinds of messages that have a term.
 const WILD_KINDS: [MessageKind; 9] = [
     MessageKind::Append,
@@ -369,18 +380,13 @@ impl Swarm {
             FaultKind::CutAtArrow => {
                 Fault::CutAtArrow { store, arrow: *choose(rng, &InstallArrow::ALL) }
             }
-            FaultKind::WildTerm => {
-                let term =
-                    // Half of them the greatest legal number, from which no election can go on.
-                    if rng.bool() { NUMBER_MAX - 1 } else { rng.u64(WILD_TERM_MIN..NUMBER_MAX) };
-                Fault::WildTerm {
-                    region: self.region(rng),
-                    from: rng.usize(..self.stores),
-                    to: rng.usize(..self.stores),
-                    kind: *choose(rng, &WILD_KINDS),
-                    term,
-                }
-            }
+            FaultKind::Forged => Fault::Forged {
+                region: self.region(rng),
+                from: rng.usize(..self.stores),
+                to: rng.usize(..self.stores),
+                kind: *choose(rng, &WILD_KINDS),
+                lie: draw_lie(rng),
+            },
         }
     }
 
@@ -416,7 +422,7 @@ fn draw_extra(mut rng: Rng) -> ExtraFaults {
     let of = [
         (FaultKind::Suspend, 4 * SECOND_US),
         (FaultKind::Stall, 3 * SECOND_US),
-        (FaultKind::WildTerm, 2 * SECOND_US),
+        (FaultKind::Forged, 2 * SECOND_US),
         (FaultKind::DirectorySwap, 3 * SECOND_US),
     ];
     let kinds = draw_kinds(&mut rng, &of);
@@ -443,6 +449,18 @@ fn next_kind(kinds: &[(FaultKind, MeanInterval)], rng: &mut Rng) -> Option<(u64,
         ticket <= 0.0
     })?;
     Some((rng.u64(0..=(2.0 / rate) as u64), *kind))
+}
+
+/// Mostly a wild term, which is the one that a raft would believe.
+fn draw_lie(rng: &mut Rng) -> MessageLie {
+    match rng.u8(..8) {
+        // Half of them the greatest legal number, from which no election can go on.
+        0..2 => MessageLie::WildTerm(NUMBER_MAX - 1),
+        2..4 => MessageLie::WildTerm(rng.u64(WILD_TERM_MIN..NUMBER_MAX)),
+        4 => MessageLie::WildIndex,
+        5 => MessageLie::Gap,
+        _ => MessageLie::OtherStore,
+    }
 }
 
 /// In one run of four an operator makes a mistake.
@@ -508,7 +526,7 @@ mod tests {
                     Fault::Freeze { .. } => 10,
                     Fault::Suspend { .. } => 11,
                     Fault::Stall { .. } => 12,
-                    Fault::WildTerm { .. } => 13,
+                    Fault::Forged { .. } => 13,
                     Fault::DirectorySwap { .. } => 14,
                     Fault::Away { .. } => 15,
                     Fault::CutStreams(_) => 16,

@@ -15,7 +15,7 @@ use flotilla_store::{Error, ReadError, RecoveredReplicas, StartSeed, Store, Stor
 use flotilla_vfs::fault::{FaultFs, FaultStats};
 
 use crate::clock::LocalClock;
-use crate::coverage::{Coverage, MembershipCoverage, SplitWishCoverage};
+use crate::coverage::{BoundsCoverage, Coverage, MembershipCoverage, SplitWishCoverage};
 use crate::event_queue::SimTime;
 use crate::executor::{Executor, InstallArrow, TaskDelays};
 use crate::layout;
@@ -213,6 +213,7 @@ impl SimNode {
             coverage.driver.wishes += running.wishes;
             coverage.driver.queues += running.outgoing.coverage;
             coverage.driver.waits += running.waits.coverage;
+            coverage.bounds += running.bounds;
             coverage.reads.by_lease += stats.reads_by_lease;
             coverage.reads.by_index += stats.reads_by_index;
             coverage.votes_withheld += stats.dropped.votes_withheld;
@@ -224,6 +225,9 @@ impl SimNode {
             coverage.bounds.late_steps += stats.late_steps;
             coverage.bounds.reads_turned_back += stats.reads_turned_back;
             coverage.bounds.wild_terms += stats.dropped.wild_terms;
+            coverage.bounds.malformed += stats.dropped.malformed;
+            coverage.bounds.strangers += stats.dropped.strangers;
+            coverage.bounds.lagging += stats.dropped.lagging;
         }
         coverage
     }
@@ -351,6 +355,7 @@ impl SimNode {
             silent: SilentReplicas::default(),
             membership: MembershipCoverage::default(),
             wishes: SplitWishCoverage::default(),
+            bounds: BoundsCoverage::default(),
         });
         self.compare_all(reference_model)?;
         out.tasks.push((1, Task::Greet));

@@ -5,7 +5,6 @@ use flotilla_identity::{
     BootstrapRequest, BootstrapResponse, QuestionToken, StoreHello, StoreRun, StoreUuid,
 };
 use flotilla_region::{Envelope, Notice, RegionSize};
-use flotilla_store::SnapshotEnd;
 
 /// Something on its way from one store to another.
 #[derive(Clone, Debug)]
@@ -70,7 +69,7 @@ pub(crate) struct StreamId {
 pub(crate) enum SnapshotPart {
     Offer { envelope: Box<Envelope>, size: RegionSize },
     Rows(Bytes),
-    End(SnapshotEnd),
+    End(Bytes),
 }
 
 /// The verdict of a stream's receiver.

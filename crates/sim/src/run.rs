@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use fastrand::Rng;
-use flotilla_region::{Config, WindowConfig};
+use flotilla_region::{Config, QueueLimits, WindowConfig};
 use flotilla_store::PageOptions;
 
 use crate::audit;
@@ -72,6 +72,7 @@ fn run_to_the_end(seed: u64, options: Options) -> SimReport {
     let mut settings = settings(&swarm, &mut rng);
     settings.region.split = splits.limits().clone();
     settings.store.size_check_bytes = splits.size_check_bytes();
+    draw_bounds(&mut settings.region, seed);
     let trace = Trace::new(seed, options.printed);
     trace.say(0, format_args!("{swarm:?}"));
     let mut world = SimWorld::new(swarm, splits, settings, rng, trace);
@@ -125,6 +126,29 @@ pub(crate) fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
         backlog_max: choose(&mut later, &[2, 20, QUEUE_BYTES]),
     }
 }
+
+/// One choice of four is the small one.
+fn rare(small: usize, usual: usize) -> [usize; 4] {
+    [small, usual, usual, usual]
+}
+
+/// Draws how much may wait in a region, in most runs more than ever does. From a generator of its
+/// own, so that old seeds draw the rest as ever.
+fn draw_bounds(region: &mut Config, seed: u64) {
+    let mut rng = Rng::with_seed(seed ^ BOUNDS_SALT);
+    let usual = Config::default();
+    region.queue = QueueLimits {
+        bytes_max: choose(&mut rng, &rare(1_000, usual.queue.bytes_max)),
+        count_max: choose(&mut rng, &rare(2, usual.queue.count_max)),
+    };
+    let lag_bytes_max = usual.apply_lag_bytes_max as usize;
+    region.apply_lag_bytes_max = choose(&mut rng, &rare(500, lag_bytes_max)) as u64;
+    let entry_bytes_max = choose(&mut rng, &rare(2_000, usual.entry_bytes_max));
+    region.entry_bytes_max = entry_bytes_max.max(region.merge_bytes_max);
+}
+
+/// Parts the generator of bounds from the others of a seed.
+const BOUNDS_SALT: u64 = 0xb0d5_0000;
 
 /// More than ever waits.
 pub(crate) const QUEUE_BYTES: usize = 64 << 20;

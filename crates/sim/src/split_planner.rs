@@ -178,12 +178,12 @@ impl SplitPlanner {
 
     /// A legal split with these borders and new ids.
     pub(crate) fn command(&mut self, region: &Descriptor, ends: Vec<Bytes>) -> SplitCommand {
-        let child = |end| SplitChild {
-            id: RegionId(self.new_id()),
-            end,
-            peers: region.peers.iter().map(|_| PeerId(self.new_id())).collect(),
-        };
-        SplitCommand { epoch: region.epoch, children: ends.into_iter().map(child).collect() }
+        let peers = ends.len() * region.peers.len();
+        let ids: Vec<_> = (0..ends.len() + peers).map(|_| self.new_id()).collect();
+        let (regions, peers) = ids.split_at(ends.len());
+        let (regions, peers) =
+            (regions.iter().copied().map(RegionId), peers.iter().copied().map(PeerId));
+        SplitCommand::with_borders(region, &ends, regions, peers)
     }
 
     fn new_id(&mut self) -> u64 {

@@ -74,6 +74,12 @@ impl TransferPlanner {
         (self.rng.u8(..4) > 0).then_some(drawn.address())
     }
 
+    /// The place of the store that is asked: mostly that of the leader, at times any of `stores`,
+    /// which need not have a replica.
+    pub(crate) fn asked(&mut self, leader: usize, stores: usize) -> usize {
+        if self.rng.u8(..8) == 0 { self.rng.usize(..stores) } else { leader }
+    }
+
     /// The mishap beside it.
     pub(crate) fn companion(&mut self) -> TransferCompanion {
         let rng = &mut self.rng;

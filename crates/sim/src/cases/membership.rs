@@ -252,6 +252,33 @@ fn c14_the_whole_membership_is_replaced_while_a_replica_is_away() {
     case.finish();
 }
 
+/// C14b: the leader is a replica that was added while a follower was away. The follower does not
+/// know it, and takes the entries that say who it is from it.
+#[test]
+fn c14b_a_follower_hears_of_its_leader_from_the_leader() {
+    let mut case = Scenario::wide(214, 4);
+    let [away, other] = case.followers;
+    case.world.cut_off(away);
+    let new = case.move_replica(DATA, other, 3);
+    case.hand_over(DATA, 3);
+    case.leader = 3;
+    case.takes_a_write(DATA);
+    let strangers = case.world.core_stats(away).dropped.strangers;
+    let knows = |world: &SimWorld| {
+        let descriptor = world.nodes()[away].descriptor(DATA);
+        descriptor.is_some_and(|region| region.listed(new).is_some())
+    };
+    assert!(!knows(&case.world), "it has heard of nothing");
+    case.world.mend();
+    case.until("the leader", knows);
+    case.all_are_level(DATA);
+    assert_eq!(case.latest_leader(DATA), Some(3));
+    let dropped = case.world.core_stats(away).dropped.strangers - strangers;
+    assert_eq!(dropped, 0, "messages of its leader are taken");
+    case.all_confirmed(DATA);
+    case.finish();
+}
+
 /// C10: a replica that was removed while it was away returns, and asks a member and one that was
 /// removed and has ended for votes. It is told that it is gone.
 #[test]

@@ -1,6 +1,6 @@
 //! Replicas without data: their votes and terms, and what makes a replica of them, or ends them.
 
-use flotilla_region::MembershipChange;
+use flotilla_region::{MembershipChange, RegionId};
 
 use super::membership::{latest_leader, vote};
 use super::snapshots::split_while_away;
@@ -8,26 +8,33 @@ use super::{DATA, Scenario};
 use crate::network::PassedSnapshots;
 use crate::world::SimWorld;
 
+/// A store gets the rows of the data region as they were before a split, so that messages may make
+/// a replica without data of the child there first. Returns the child, which `other` leads.
+fn split_behind_a_stream(seed: u64) -> (Scenario, RegionId) {
+    let mut case = Scenario::wide(seed, 4);
+    let (leader, [other, _]) = (case.leader, case.followers);
+    case.puts(DATA, 3);
+    case.world.slow_link(leader, 3, 450_000);
+    case.add(DATA, 3);
+    // The rows are those of now; their range is promised when the offer arrives.
+    case.until("a stream", |world| world.nodes()[leader].streams() > 0);
+    case.world.pass_snapshots(PassedSnapshots::Of(DATA));
+    let (split, child) = case.split(leader);
+    case.served(split);
+    case.until("a leader of the child", |world| latest_leader(world, child).is_some());
+    case.hand_over(child, other);
+    case.has_data(DATA, 3);
+    case.until("the child", |world| world.nodes()[3].status(child).is_some());
+    (case, child)
+}
+
 /// C2: a message makes a replica without data; then the parent, whose rows come from before the
 /// split, applies the split, which makes the same replica.
 #[test]
 fn c2_a_replica_without_data_is_then_made_by_the_split() {
     let mut made = 0;
     for seed in 260..266 {
-        let mut case = Scenario::wide(seed, 4);
-        let (leader, [other, _]) = (case.leader, case.followers);
-        case.puts(DATA, 3);
-        case.world.slow_link(leader, 3, 450_000);
-        case.add(DATA, 3);
-        // The rows are those of now; their range is promised when the offer arrives.
-        case.until("a stream", |world| world.nodes()[leader].streams() > 0);
-        case.world.pass_snapshots(PassedSnapshots::Of(DATA));
-        let (split, child) = case.split(leader);
-        case.served(split);
-        case.until("a leader of the child", |world| latest_leader(world, child).is_some());
-        case.hand_over(child, other);
-        case.has_data(DATA, 3);
-        case.until("the child", |world| world.nodes()[3].status(child).is_some());
+        let (mut case, _) = split_behind_a_stream(seed);
         let seen = case.world.nodes()[3].coverage();
         made += u32::from(seen.snapshots.uninitialised > 1 && seen.snapshots.installed == 1);
         case.world.mend();
@@ -35,6 +42,26 @@ fn c2_a_replica_without_data_is_then_made_by_the_split() {
         case.finish();
     }
     assert!(made > 0, "no message came before the split");
+}
+
+/// C2e: the same, and the power goes before a root has the split: the replica's birth by the split
+/// is in the log, and its row without data may be in the root.
+#[test]
+fn c2e_the_power_goes_when_a_split_has_made_a_replica_without_data() {
+    let mut both = 0;
+    for seed in 260..272 {
+        let (mut case, child) = split_behind_a_stream(seed);
+        let had_none = case.world.nodes()[3].coverage().snapshots.uninitialised > 1;
+        // Until the births are synced.
+        case.run(5_000);
+        case.world.lose_power_for(3, 50_000);
+        case.until("the child", |world| world.nodes()[3].status(child).is_some());
+        both += u32::from(had_none && case.unborn(3) > 0);
+        case.world.mend();
+        case.world.pass_snapshots(PassedSnapshots::All);
+        case.finish();
+    }
+    assert!(both > 0, "no start found the birth of a replica that had no data");
 }
 
 /// C2b: the first messages of the leader are lost, and then its snapshots.
@@ -45,7 +72,7 @@ fn c2b_the_first_messages_to_a_learner_are_lost() {
     case.world.cut_link(leader, 3);
     case.add(DATA, 3);
     case.run(500_000);
-    case.world.pass_snapshots(PassedSnapshots::Of(flotilla_region::RegionId(99)));
+    case.world.pass_snapshots(PassedSnapshots::Of(RegionId(99)));
     case.world.mend();
     case.until("a replica without data", |world| {
         world.nodes()[3].coverage().snapshots.uninitialised > 0

@@ -20,6 +20,7 @@ impl Coverage {
             return Vec::new();
         }
         let mut corners = Vec::from(self.corners_of_disks());
+        corners.extend(self.corners_of_bounds());
         corners.extend(self.corners_of_time());
         corners.extend(self.corners_of_waiting());
         corners.extend(self.corners_of_snapshots());
@@ -57,6 +58,16 @@ impl Coverage {
             ("bytes of pages scrubbed", self.pages.scrubbed_bytes),
             ("directories exchanged", self.identity.directory_swaps),
             ("stores refused", self.identity.refusals),
+        ]
+    }
+
+    fn corners_of_bounds(&self) -> [Corner; 5] {
+        [
+            ("malformed messages refused", self.bounds.malformed),
+            ("messages of strangers refused", self.bounds.strangers),
+            ("entries refused because applying lags", self.bounds.lagging),
+            ("requests refused because too much waits", self.bounds.busy),
+            ("proposals refused for their size", self.bounds.too_large),
         ]
     }
 

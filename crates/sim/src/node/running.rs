@@ -6,7 +6,7 @@ use flotilla_region::{Effects, Event, LeaderTransferred, MessageKind, Reject, Sh
 use super::handshakes::HandshakeDriver;
 use super::snapshot_streams::SnapshotStreams;
 use crate::clock::LocalClock;
-use crate::coverage::{MembershipCoverage, SplitWishCoverage};
+use crate::coverage::{BoundsCoverage, MembershipCoverage, SplitWishCoverage};
 use crate::event_queue::SimTime;
 use crate::executor::{Executor, RowWork};
 use crate::reference_model::{CheckFailure, ReferenceModel};
@@ -36,6 +36,7 @@ pub(super) struct RunningStore {
     pub(super) silent: SilentReplicas,
     pub(super) membership: MembershipCoverage,
     pub(super) wishes: SplitWishCoverage,
+    pub(super) bounds: BoundsCoverage,
 }
 
 impl RunningStore {
@@ -101,6 +102,8 @@ impl RunningStore {
         let is_change = |answer: &&(_, Reject)| matches!(answer.1, Reject::InvalidMembership(_));
         let refused = self.effects.answers.rejected.iter().filter(is_change);
         self.membership.refused += refused.count() as u64;
+        let rejects = self.effects.answers.rejected.iter();
+        rejects.for_each(|(_, reject)| self.bounds.count(reject));
         self.check_messages().map_err(StopReason::CheckFailure)?;
         self.carry_out(out)?;
         self.schedule_wake(clock, now, out);

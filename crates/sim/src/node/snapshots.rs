@@ -164,7 +164,7 @@ impl RunningStore {
                     Some(chunk) => SnapshotPart::Rows(chunk.bytes),
                     None => {
                         outgoing.has_ended = true;
-                        SnapshotPart::End(outgoing.reader.end())
+                        SnapshotPart::End(outgoing.reader.end().encode())
                     }
                 },
             ));
@@ -287,8 +287,9 @@ impl RunningStore {
         self.executor.store().stage_chunk(stage, rows).is_ok()
     }
 
-    fn finish_stage(&mut self, stream: StreamId, end: SnapshotEnd, out: &mut Outbox) {
+    fn finish_stage(&mut self, stream: StreamId, end: Bytes, out: &mut Outbox) {
         let Some(incoming) = self.streams.incoming.get(&stream) else { return };
+        let end = SnapshotEnd::decode(end).expect("the network damages nothing");
         if self.executor.store().finish_stage(incoming.stage, end).is_err() {
             return self.end_incoming(stream, out);
         }

@@ -1,6 +1,6 @@
 //! A stall at the worst moment: between reading the clock and handing out the effects of the step.
 
-use flotilla_region::{Effects, RegionId, Shard, StoreId, Term};
+use flotilla_region::{Effects, Envelope, MessageKind, RegionId, Shard, StoreId, Term};
 
 use crate::reference_model::{CheckFailure, ReferenceModel};
 use crate::task::Outbox;
@@ -8,7 +8,7 @@ use crate::task::Outbox;
 /// A standstill inside a step, and what the step is compared with afterwards.
 #[derive(Default)]
 pub(super) struct Stall {
-    /// For how long, in the next step that grants a read under a lease.
+    /// For how long, in the next step that grants a read under a lease, or answers a follower's.
     pub(super) us: Option<u64>,
     /// The regions' terms before the step: leases that it has used are of these.
     terms: Vec<(RegionId, Term)>,
@@ -24,8 +24,12 @@ impl Stall {
 
     /// Whether the store stands still now that the step has granted what it has.
     pub(super) fn begins(&mut self, effects: &Effects, out: &mut Outbox) -> bool {
-        if self.us.is_some() && effects.answers.reads.iter().any(|grant| grant.by_lease) {
-            // Only where a lease grants a read: elsewhere a pause does the same.
+        let is_answer =
+            |envelope: &Envelope| envelope.message.kind == MessageKind::ReadIndexResponse;
+        let uses_lease = effects.answers.reads.iter().any(|grant| grant.by_lease)
+            || effects.messages.iter().any(is_answer);
+        if self.us.is_some() && uses_lease {
+            // Only where a lease may serve a read: elsewhere a pause does the same.
             out.stall_us = self.us.take();
         }
         out.stall_us.is_some()

@@ -1,8 +1,10 @@
 //! Fault injection into the cluster, and the return of stores.
 
-use flotilla_region::{Envelope, Event, Index, Message, MessageKind, RegionId, Role, Term};
+use flotilla_region::{
+    Envelope, Event, Index, LogEntry, Message, MessageKind, RegionId, Role, Term,
+};
 
-use crate::faults::{Fault, FaultSource};
+use crate::faults::{Fault, FaultSource, MessageLie, NUMBER_MAX};
 use crate::layout;
 use crate::network::Partition;
 use crate::node::{DirectorySwap, OperatorFlags, SimNode};
@@ -105,8 +107,8 @@ impl SimWorld {
                     self.schedule_probes(region, leader);
                 }
             }
-            Fault::WildTerm { region, from, to, kind, term } => {
-                self.send_wild_term(region, [from, to], kind, term);
+            Fault::Forged { region, from, to, kind, lie } => {
+                self.send_forged(region, [from, to], kind, lie);
             }
             Fault::Away { store, us, is_down: true } => self.crash_for(store, true, us),
             Fault::Away { store, us, is_down: false } => {
@@ -151,14 +153,36 @@ impl SimWorld {
         }
     }
 
-    /// A message with a term that cannot be, in the name of a member. A replica without a log would
-    /// have to believe it.
-    fn send_wild_term(&mut self, region: RegionId, ends: [usize; 2], kind: MessageKind, term: u64) {
+    /// A message that no sound replica sends, in the name of a member. A replica without a log
+    /// would have to believe a wild term.
+    fn send_forged(
+        &mut self,
+        region: RegionId,
+        ends: [usize; 2],
+        kind: MessageKind,
+        lie: MessageLie,
+    ) {
         let Some(described) = self.reference_model.descriptor(region) else { return };
-        let [from, to] = ends.map(|end| described.peers[end % described.peers.len()].address());
-        let status = self.nodes[layout::place(to.store)].status(region);
-        if from == to || status.is_none_or(|status| status.last == Index(0)) {
+        let [mut from, to] = ends.map(|end| described.peers[end % described.peers.len()].address());
+        let Some(status) = self.nodes[layout::place(to.store)].status(region) else { return };
+        if from == to || status.last == Index(0) {
             return;
+        }
+        let mut message = Message { kind, term: status.term, ..Message::default() };
+        match lie {
+            MessageLie::WildTerm(term) => message.term = Term(term),
+            MessageLie::WildIndex => message.index = Index(NUMBER_MAX),
+            MessageLie::Gap => {
+                let index = Index(status.last.0 + 2);
+                message.kind = MessageKind::Append;
+                (message.index, message.log_term) = (status.last, status.term);
+                message.entries =
+                    vec![LogEntry { index, term: status.term, ..LogEntry::default() }];
+            }
+            MessageLie::OtherStore => {
+                let mut others = described.peers.iter().filter(|peer| peer.id != from.id);
+                from.id = others.next_back().expect("there are two at least").id;
+            }
         }
         let envelope = Envelope {
             region,
@@ -167,7 +191,7 @@ impl SimWorld {
             epoch: described.epoch,
             gc_floor: Index(0),
             range: None,
-            message: Message { kind, term: Term(term), ..Message::default() },
+            message,
         };
         let forged = self.nodes[layout::place(from.store)].frame(envelope, true);
         if let Some(packet) = forged {

@@ -27,7 +27,8 @@ impl SimWorld {
         let Some(leader) = self.leader(region.id) else { return };
         let to = self.swarm.transfers().target(&region);
         self.counts.faults += 1;
-        self.ask_for_transfer(&region, leader, to);
+        let asked = self.swarm.transfers().asked(leader, self.nodes.len());
+        self.ask_for_transfer(&region, asked, to);
         // Requests that would show a stale read.
         self.schedule_probes(region.id, leader);
         self.accompany_transfer(&region, leader, to);
