@@ -195,6 +195,10 @@ impl State {
         Ok(())
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.trees.is_empty()
+    }
+
     /// The trees of a snapshot of this, and what they hold.
     pub(crate) fn trees(&self, snapshot: &Snapshot) -> Vec<(Tree, &Map)> {
         let tree = |name: &String| snapshot.tree(name).expect("read").expect("it is named");
