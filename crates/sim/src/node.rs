@@ -12,7 +12,7 @@ use fastrand::Rng;
 use flotilla_identity::StoreUuid;
 use flotilla_region::{Config, Descriptor, Effects, Event, HardState, RegionId, Shard, Status};
 use flotilla_store::{Error, ReadError, RecoveredReplicas, StartSeed, Store, StoreDirectory};
-use flotilla_vfs::fault::{FaultFs, FaultStats};
+use flotilla_vfs::fault::{FaultFs, FaultStats, TemporaryFault};
 
 use crate::clock::LocalClock;
 use crate::coverage::{Coverage, MembershipCoverage, SplitWishCoverage};
@@ -82,6 +82,8 @@ pub(crate) struct RunSettings {
     pub(crate) queue_bytes_max: usize,
     /// Pieces of unfinished work above which clients are left waiting.
     pub(crate) backlog_max: usize,
+    /// What old snapshots need is spilled all the time.
+    pub(crate) is_spilling: bool,
 }
 
 pub(crate) struct SimNode {
@@ -209,6 +211,7 @@ impl SimNode {
             let stats = running.shard.stats();
             coverage += running.executor.coverage();
             coverage.snapshots += running.streams.coverage;
+            coverage.pages.spills.streams += running.streams.across_spills;
             coverage.membership += running.membership;
             coverage.driver.wishes += running.wishes;
             coverage.driver.queues += running.outgoing.coverage;
@@ -296,6 +299,7 @@ impl SimNode {
         // Another one at each start, as `Config::seed` demands of the driver.
         let seed = self.rng.u64(..);
         let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
+        self.draw_temporary_fault(seed);
         let time = self.clock.read(now);
         let (mut terms, mut applied) = (SyncedTerms::default(), BTreeMap::new());
         let (here, is_swapped) = (layout::id(self.place), self.is_swapped());
@@ -356,6 +360,15 @@ impl SimNode {
         out.tasks.push((1, Task::Greet));
         self.schedule_step(out);
         Ok(())
+    }
+
+    /// In one start of four the disk refuses something to the spill file, which no store dies of.
+    fn draw_temporary_fault(&self, seed: u64) {
+        // Drawn apart, so that old seeds draw the rest as ever.
+        let mut rng = Rng::with_seed(!seed);
+        let is_refused = self.settings.is_spilling && rng.u8(..4) == 0;
+        let fault = rng.choice(TemporaryFault::ALL).filter(|_| is_refused);
+        self.fs.fail_temporary(fault);
     }
 
     /// Goes on with the bootstrap; a store that has become a member runs.

@@ -21,6 +21,7 @@ impl Coverage {
         }
         let mut corners = Vec::from(self.corners_of_disks());
         corners.extend(self.corners_of_time());
+        corners.extend(self.corners_of_spills());
         corners.extend(self.corners_of_waiting());
         corners.extend(self.corners_of_snapshots());
         if options.splits {
@@ -57,6 +58,15 @@ impl Coverage {
             ("bytes of pages scrubbed", self.pages.scrubbed_bytes),
             ("directories exchanged", self.identity.directory_swaps),
             ("stores refused", self.identity.refusals),
+        ]
+    }
+
+    fn corners_of_spills(&self) -> [Corner; 3] {
+        let spills = &self.pages.spills;
+        [
+            ("bytes of pages spilled", spills.written_bytes),
+            ("spills refused", spills.refused),
+            ("views across a spill", spills.views),
         ]
     }
 
@@ -139,7 +149,13 @@ impl Coverage {
         ]
     }
 
-    fn rare_corners(&self) -> [Corner; 1] {
-        [("proposals that a snapshot or an end has passed over", self.snapshots.undecided)]
+    fn rare_corners(&self) -> [Corner; 4] {
+        let spills = &self.pages.spills;
+        [
+            ("proposals that a snapshot or an end has passed over", self.snapshots.undecided),
+            ("scans across a spill", spills.scans),
+            ("streams of snapshots across a spill", spills.streams),
+            ("snapshots ended because they were old", spills.ended),
+        ]
     }
 }
