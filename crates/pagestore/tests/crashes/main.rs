@@ -189,7 +189,7 @@ fn write(store: &PageStore, known: &Mutex<Known>, seed: u64, rng: &mut Rng) {
 
 #[test]
 fn a_crash_anywhere_leaves_what_was_promised() {
-    let seeds = std::env::var("PAGES_SEEDS").map_or(6, |seeds| seeds.parse().expect("a number"));
+    let seeds = std::env::var("PAGES_SEEDS").map_or(12, |seeds| seeds.parse().expect("a number"));
     let first = std::env::var("PAGES_SEED").map_or(1, |seed| seed.parse().expect("a number"));
     let (next, count) = (AtomicU64::new(first), AtomicU64::new(0));
     let spilled = Mutex::new(SpillCounts::default());

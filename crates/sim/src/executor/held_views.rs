@@ -46,7 +46,7 @@ impl Executor {
         let (over, held): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.held_views).into_iter().partition(|held| held.until <= now);
         self.held_views = held;
-        let spilled = self.spilled_bytes();
+        let spilled = self.spill_written_bytes();
         let spills = &mut self.coverage.pages.spills;
         for HeldView { view, rows, spilled_before, .. } in over {
             match rows_of(&view)? {

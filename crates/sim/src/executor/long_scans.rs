@@ -36,7 +36,7 @@ struct LongScan {
 impl Executor {
     /// Begins a scan, whose rows are read later.
     pub(super) fn begin_scan(&mut self, ticket: Ticket, region: RegionSnapshot, out: &mut Outbox) {
-        let (rest, spilled_before) = (all_rows(), self.spilled_bytes());
+        let (rest, spilled_before) = (all_rows(), self.spill_written_bytes());
         let scan = LongScan { region, rest, parts: 0, rows: Vec::new(), spilled_before };
         self.long_scans.0.insert(ticket, scan);
         out.tasks.push((self.rng.u64(1..=self.delays.scan_us_max), Task::Scan(ticket)));
@@ -73,7 +73,7 @@ impl Executor {
                 out.tasks.push((self.rng.u64(1..=self.delays.scan_us_max), Task::Scan(ticket)));
             }
             None => {
-                let was_spilled = self.spilled_bytes() > scan.spilled_before;
+                let was_spilled = self.spill_written_bytes() > scan.spilled_before;
                 self.coverage.pages.spills.scans += u64::from(was_spilled);
                 out.replies.push((ticket, ClientReply::Scanned(scan.rows)));
             }
@@ -82,7 +82,7 @@ impl Executor {
     }
 
     /// Bytes that the store has written to its spill file so far.
-    pub(crate) fn spilled_bytes(&self) -> u64 {
+    pub(crate) fn spill_written_bytes(&self) -> u64 {
         self.store.stats().pages.spill.written_bytes
     }
 }

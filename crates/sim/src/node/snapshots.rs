@@ -86,7 +86,7 @@ impl RunningStore {
             has_ended,
             sent: 0,
             taken: 0,
-            spilled_before: self.executor.spilled_bytes(),
+            spilled_before: self.executor.spill_written_bytes(),
         };
         self.streams.outgoing.insert(stream, outgoing);
         out.tasks.push((STREAM_US_MAX, Task::EndSending(stream)));
@@ -180,7 +180,7 @@ impl RunningStore {
     pub(super) fn end_outgoing(&mut self, stream: u64, ok: bool, out: &mut Outbox) {
         if let Some(outgoing) = self.streams.outgoing.remove(&stream) {
             self.streams.coverage.unsent += u64::from(!ok);
-            let was_spilled = self.executor.spilled_bytes() > outgoing.spilled_before;
+            let was_spilled = self.executor.spill_written_bytes() > outgoing.spilled_before;
             self.streams.across_spills += u64::from(was_spilled && outgoing.sent > 0);
             self.post_later(outgoing.report(ok), out);
             // A task of its own: it may read the disk.

@@ -303,11 +303,16 @@ impl FaultDisk {
         let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let cut = self.begin()?;
         let room = self.room_for(id, &(offset..offset + bytes));
-        let refused_here =
-            self.injected.fail_writes || self.refuses_temporary(id, TemporaryFault::Write);
+        let is_temporary = self.refuses_temporary(id, TemporaryFault::Write);
+        let refused_here = self.injected.fail_writes || is_temporary;
         let whole = room.is_ok() && !refused_here;
         // A write that fails may have come any way, as the trait says.
-        let mut left = if whole { bytes } else { self.part_that_fits(id, offset, bytes) };
+        let mut left = match whole {
+            true => bytes,
+            // Of a long write even a small part has all that is looked at.
+            false if is_temporary && self.rng.bool() => 0,
+            false => self.part_that_fits(id, offset, bytes),
+        };
         let mut at = offset;
         let inode = self.inode_mut(id);
         for part in parts {
