@@ -107,9 +107,9 @@ pub struct Options {
     /// [`MaintenanceThread`]: crate::MaintenanceThread
     pub dirty_hard_bytes: u64,
     /// This many bytes that only old snapshots need stay in memory. If a checkpoint finds more, it
-    /// writes them to a temporary file next to the page file, where the file is mapped
+    /// writes them to a temporary file next to the page file, where files may be mapped
     /// ([`ReadMode::Mapped`]). Memory of pages of one unit, and of most long values, can be written
-    /// so; the rest stays. Default 64 MiB.
+    /// so; the rest stays. Below 2 MiB even that of few pages is, 2 MiB at a time. Default 64 MiB.
     pub old_version_bytes: u64,
     /// If snapshots keep more than this many bytes of the disk, in the page file and in the
     /// temporary file of [`Options::old_version_bytes`], [`PageStore::maintain`] ends the oldest

@@ -89,6 +89,7 @@ impl PageStore {
         let ended = EndedRoots::new(Mutex::new(Vec::new()));
         let holes = Holes::new(options.punch_bytes);
         let mut space = SpaceManager::new(used, meta.end, meta.txid, holes, Arc::clone(&ended));
+        space.page_alloc.limit_heap(options.old_version_bytes);
         // Records flag groups, not units: all free units of a flagged group count as holes.
         space.expect_holes(|group| groups.has_holes(group));
         let root = Root::durable(&meta, ended);

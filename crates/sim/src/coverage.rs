@@ -5,6 +5,9 @@ use std::ops::AddAssign;
 use flotilla_region::{MembershipChange, RegionChange, Reject};
 
 mod corners;
+mod spills;
+
+pub(crate) use spills::SpillCoverage;
 
 /// Sums over the incarnations of all stores of a run, or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -383,6 +386,8 @@ pub struct PagesCoverage {
     pub reclaimed_bytes: u64,
     /// Read again by the scrub.
     pub scrubbed_bytes: u64,
+    /// What old snapshots held.
+    pub spills: SpillCoverage,
 }
 
 impl AddAssign for Coverage {
@@ -404,6 +409,7 @@ impl AddAssign for Coverage {
         self.pages.punched_bytes += more.pages.punched_bytes;
         self.pages.reclaimed_bytes += more.pages.reclaimed_bytes;
         self.pages.scrubbed_bytes += more.pages.scrubbed_bytes;
+        self.pages.spills += more.pages.spills;
         self.log.fetches += more.log.fetches;
         self.log.fetches_failed += more.log.fetches_failed;
         self.starts.deaths_inside += more.starts.deaths_inside;

@@ -17,16 +17,20 @@ use flotilla_store::{
     ReadError, Store, StoreMaintenance,
 };
 
-use crate::coverage::{Coverage, PagesCoverage};
+use crate::coverage::{Coverage, PagesCoverage, SpillCoverage};
 use crate::event_queue::SimTime;
 use crate::request::{ClientReply, ClientRequest, RequestBody};
 use crate::task::{Outbox, Task};
 use crate::terms::{self, SyncedTerms};
 
+mod held_views;
 mod installs;
+mod long_scans;
 mod reads;
 
+use held_views::HeldView;
 pub(crate) use installs::{InstallArrow, RowWork};
+use long_scans::LongScans;
 pub(crate) use reads::rows;
 
 /// How long things take at most.
@@ -38,6 +42,8 @@ pub(crate) struct TaskDelays {
     pub(crate) apply_us_max: u64,
     /// From the completion of a task to the core's notification.
     pub(crate) notify_us_max: u64,
+    /// Between two parts of a scan; zero for scans that are read at once.
+    pub(crate) scan_us_max: u64,
 }
 
 impl TaskDelays {
@@ -52,6 +58,9 @@ const PURGE_US_MAX: u64 = 100_000;
 const LOG_STEPS_END: u64 = 6;
 /// Actions of maintenance at a time are no more than this.
 const MAINTENANCE_STEPS_END: u64 = 4;
+/// How much faster maintenance's clock runs where scans are long: a snapshot is ended when it is 10 s
+/// old, and no store of most runs is up for so long.
+const MAINTENANCE_HASTE: u64 = 10;
 /// A stalled apply looks at least this often whether enough dirty bytes are written.
 const LOOK_US_MAX: u64 = 5_000;
 /// From asking for a checkpoint to its beginning.
@@ -79,6 +88,8 @@ pub(crate) struct Executor {
     /// Maintenance has looked at the store since the first change after the last checkpoint.
     is_change_known: bool,
     coverage: Coverage,
+    long_scans: LongScans,
+    held_views: VecDeque<HeldView>,
     /// The last arrow that an installation has passed.
     arrow: Option<InstallArrow>,
 }
@@ -144,6 +155,8 @@ impl Executor {
             is_asked: false,
             is_change_known: false,
             coverage,
+            long_scans: LongScans::default(),
+            held_views: VecDeque::new(),
             arrow: None,
         }
     }
@@ -162,6 +175,12 @@ impl Executor {
                 punched_bytes: stats.pages.trim_punch.punched_bytes,
                 reclaimed_bytes: stats.pages_reclaimed_bytes,
                 scrubbed_bytes: stats.pages.reads.scrubbed_bytes,
+                spills: SpillCoverage {
+                    written_bytes: stats.pages.spill.written_bytes,
+                    refused: stats.pages.spill.error_count,
+                    ended: stats.pages.spill.ended_snapshots,
+                    ..self.coverage.pages.spills
+                },
             },
             ..self.coverage
         }
@@ -396,6 +415,10 @@ impl Executor {
         let reply = match view.region(grant.region, Some(request.route.epoch.version)) {
             Ok(region) => match &request.body {
                 RequestBody::Get(key) => ClientReply::Got(reads::get(&region, key, grant.ticket)?),
+                RequestBody::Scan if self.delays.scan_us_max > 0 => {
+                    self.begin_scan(grant.ticket, region, out);
+                    return Ok(());
+                }
                 _ => ClientReply::Scanned(reads::scan(&region, grant.ticket)?),
             },
             Err(ReadError::EpochNotMatch(region)) => {
@@ -445,9 +468,12 @@ impl Executor {
     /// writes meet work that is left.
     pub(crate) fn maintain(&mut self, now: SimTime, out: &mut Outbox) -> Result<(), Error> {
         self.is_asked = false;
+        self.hold_views(now)?;
+        let haste = if self.delays.scan_us_max > 0 { MAINTENANCE_HASTE } else { 1 };
+        let clock = Duration::from_micros(haste * now);
         // Not drawn, so that old seeds draw the rest as ever.
         for _ in 0..=self.store.stats().checkpoints % MAINTENANCE_STEPS_END {
-            match self.store.maintain(Duration::from_micros(now))? {
+            match self.store.maintain(clock)? {
                 StoreMaintenance::Checkpointed(durable) => {
                     self.is_change_known = false;
                     self.report_checkpoint(durable, out)?;

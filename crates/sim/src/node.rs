@@ -10,9 +10,12 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use flotilla_identity::StoreUuid;
-use flotilla_region::{Config, Descriptor, Effects, Event, HardState, RegionId, Shard, Status};
+use flotilla_region::{
+    Config, Descriptor, Effects, Event, HardState, PeerId, RegionId, Shard, Status, UnbornReplica,
+    UninitialisedReplica,
+};
 use flotilla_store::{Error, ReadError, RecoveredReplicas, StartSeed, Store, StoreDirectory};
-use flotilla_vfs::fault::{FaultFs, FaultStats};
+use flotilla_vfs::fault::{FaultFs, FaultStats, TemporaryFault};
 
 use crate::clock::LocalClock;
 use crate::coverage::{BoundsCoverage, Coverage, MembershipCoverage, SplitWishCoverage};
@@ -82,6 +85,8 @@ pub(crate) struct RunSettings {
     pub(crate) queue_bytes_max: usize,
     /// Pieces of unfinished work above which clients are left waiting.
     pub(crate) backlog_max: usize,
+    /// What old snapshots need is spilled all the time.
+    pub(crate) is_spilling: bool,
 }
 
 pub(crate) struct SimNode {
@@ -209,6 +214,7 @@ impl SimNode {
             let stats = running.shard.stats();
             coverage += running.executor.coverage();
             coverage.snapshots += running.streams.coverage;
+            coverage.pages.spills.streams += running.streams.across_spills;
             coverage.membership += running.membership;
             coverage.driver.wishes += running.wishes;
             coverage.driver.queues += running.outgoing.coverage;
@@ -292,17 +298,18 @@ impl SimNode {
         let copies = directory.copies().map_err(|error| self.stop(&error))?;
         let (store, RecoveredReplicas { replicas: recovered, unborn, uninitialised }) =
             Store::start(directory).map_err(|error| self.stop(&error))?;
-        let handshakes =
-            HandshakeDriver::new(self.place, self.incarnation, settings.stores, &store, copies);
-        let handshakes = handshakes.map_err(|error| self.stop(&error))?;
+        let (place, incarnation) = (self.place, self.incarnation);
+        let handshakes = HandshakeDriver::new(place, incarnation, settings.stores, &store, copies)
+            .map_err(|error| self.stop(&error))?;
         self.coverage.starts.torn_tails += u64::from(store.log_recovery().torn_bytes > 0);
         self.note_tombstones(&store, reference_model)?;
         // Another one at each start, as `Config::seed` demands of the driver.
         let seed = self.rng.u64(..);
         let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
+        self.draw_temporary_fault(seed);
         let time = self.clock.read(now);
         let (mut terms, mut applied) = (SyncedTerms::default(), BTreeMap::new());
-        let (here, is_swapped) = (layout::id(self.place), self.is_swapped());
+        let (here, is_swapped) = (layout::id(place), self.is_swapped());
         let is_alive = |region, peer| {
             let alive = reference_model.check_alive(here, region, peer);
             // An older disk may have what the newest one has ended.
@@ -315,12 +322,49 @@ impl SimNode {
             applied.insert(id, region.applied.0);
             self.coverage.starts.replayed_entries += region.tail.len() as u64;
             // At the first start leaders are spread; later the replica with the longest log wins.
-            let is_fresh = region.hard_state == HardState::default();
-            let first = id.0 as usize % settings.regions.len() == self.place && is_fresh;
+            let first = id.0 as usize % settings.regions.len() == place
+                && region.hard_state == HardState::default();
             shard.create(time, region, first).map_err(|error| {
                 StopReason::CheckFailure(format!("store {here} cannot start: {error}"))
             })?;
         }
+        self.keep_without_rows(unborn, uninitialised, (&mut shard, &mut terms), is_alive)?;
+        self.running = Some(RunningStore {
+            shard,
+            executor: Executor::new(store, self.rng.fork(), settings.delays, (terms, applied)),
+            handshakes,
+            streams: SnapshotStreams::new(place, incarnation, settings.chunk_bytes),
+            effects: Effects::default(),
+            inbox: Vec::new(),
+            is_step_scheduled: false,
+            wake: None,
+            outgoing: OutgoingQueues::new(
+                settings.stores,
+                settings.queue_bytes_max,
+                self.rng.fork(),
+            ),
+            waits: LeaderWaits::default(),
+            cuts: PowerCuts::default(),
+            stall: Stall::default(),
+            silent: SilentReplicas::default(),
+            membership: MembershipCoverage::default(),
+            wishes: SplitWishCoverage::default(),
+            bounds: BoundsCoverage::default(),
+        });
+        self.compare_all(reference_model)?;
+        out.tasks.push((1, Task::Greet));
+        self.schedule_step(out);
+        Ok(())
+    }
+
+    /// Gives the shard the replicas that have no rows.
+    fn keep_without_rows(
+        &mut self,
+        unborn: Vec<UnbornReplica>,
+        uninitialised: Vec<UninitialisedReplica>,
+        (shard, terms): (&mut Shard, &mut SyncedTerms),
+        is_alive: impl Fn(RegionId, PeerId) -> Result<(), StopReason>,
+    ) -> Result<(), StopReason> {
         for replica in unborn {
             is_alive(replica.region, replica.peer)?;
             self.coverage.splits.unborn += 1;
@@ -337,30 +381,16 @@ impl SimNode {
                 StopReason::CheckFailure(format!("a replica without data: {error}"))
             })?;
         }
-        let executor = Executor::new(store, self.rng.fork(), settings.delays, (terms, applied));
-        let rng = self.rng.fork();
-        self.running = Some(RunningStore {
-            shard,
-            executor,
-            handshakes,
-            streams: SnapshotStreams::new(self.place, self.incarnation, settings.chunk_bytes),
-            effects: Effects::default(),
-            inbox: Vec::new(),
-            is_step_scheduled: false,
-            wake: None,
-            outgoing: OutgoingQueues::new(settings.stores, settings.queue_bytes_max, rng),
-            waits: LeaderWaits::default(),
-            cuts: PowerCuts::default(),
-            stall: Stall::default(),
-            silent: SilentReplicas::default(),
-            membership: MembershipCoverage::default(),
-            wishes: SplitWishCoverage::default(),
-            bounds: BoundsCoverage::default(),
-        });
-        self.compare_all(reference_model)?;
-        out.tasks.push((1, Task::Greet));
-        self.schedule_step(out);
         Ok(())
+    }
+
+    /// In one start of four the disk refuses something to the spill file, which no store dies of.
+    fn draw_temporary_fault(&self, seed: u64) {
+        // Drawn apart, so that old seeds draw the rest as ever.
+        let mut rng = Rng::with_seed(!seed);
+        let is_refused = self.settings.is_spilling && rng.u8(..4) == 0;
+        let fault = rng.choice(TemporaryFault::ALL).filter(|_| is_refused);
+        self.fs.fail_temporary(fault);
     }
 
     /// Goes on with the bootstrap; a store that has become a member runs.

@@ -110,20 +110,26 @@ pub(crate) fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
         },
         ..Config::default()
     };
+    let regions = layout::bootstrap(swarm.stores, swarm.data_regions, rng);
+    let mut store = store_config(swarm, rng);
+    let (is_spilling, scan_us_max) =
+        draw_spills(&mut store, Rng::with_seed(!later.clone().u64(..)));
     RunSettings {
         stores: swarm.stores,
-        regions: layout::bootstrap(swarm.stores, swarm.data_regions, rng),
+        regions,
         region,
-        store: store_config(swarm, rng),
+        store,
         delays: TaskDelays {
             sync_us_max: swarm.sync_us_max,
             apply_us_min: 1,
             apply_us_max: swarm.apply_us_max,
             notify_us_max: 300,
+            scan_us_max,
         },
         chunk_bytes: choose(&mut later, &[64, 1_000, 1 << 20]),
         queue_bytes_max: choose(&mut later, &[1_000, 20_000, QUEUE_BYTES]),
         backlog_max: choose(&mut later, &[2, 20, QUEUE_BYTES]),
+        is_spilling,
     }
 }
 
@@ -149,6 +155,20 @@ fn draw_bounds(region: &mut Config, seed: u64) {
 
 /// Parts the generator of bounds from the others of a seed.
 const BOUNDS_SALT: u64 = 0xb0d5_0000;
+
+/// In one run of four hardly anything that old snapshots need may stay in memory, or on the disk,
+/// and scans are long. Returns the time between two parts of a scan.
+fn draw_spills(store: &mut flotilla_store::Config, mut rng: Rng) -> (bool, u64) {
+    if rng.u8(..4) > 0 {
+        return (false, 0);
+    }
+    let bounds = [(0, 1_000_000), (0, 300_000), (4 << 20, 1_000_000), (1 << 30, 3_000)];
+    let (disk_bytes, scan_us_max) = bounds[rng.usize(..bounds.len())];
+    store.pages = (store.pages.clone())
+        .old_version_bytes(choose(&mut rng, &[0, 3 * 4096]) as u64)
+        .old_version_disk_bytes(disk_bytes);
+    (true, scan_us_max)
+}
 
 /// More than ever waits.
 pub(crate) const QUEUE_BYTES: usize = 64 << 20;

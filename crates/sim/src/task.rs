@@ -27,6 +27,8 @@ pub(crate) enum Task {
     Apply,
     Fetch(LogFetch),
     Read(ReadGrant),
+    /// Read the next part of a scan.
+    Scan(Ticket),
     /// Follow the store's maintenance policy.
     Maintain,
     /// Remove log segments that are not needed.
@@ -82,6 +84,7 @@ impl Task {
             Self::SendSnapshots => 18,
             Self::Split(_) => 19,
             Self::SendFrame { .. } => 20,
+            Self::Scan(_) => 21,
         }
     }
 }

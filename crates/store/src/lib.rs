@@ -56,7 +56,7 @@ pub use directory::{StartSeed, StoreDirectory};
 pub use end::Ended;
 pub use error::{Error, ReadError};
 pub use flotilla_pagestore::{
-    DirtyLimits, Options as PageOptions, Pacer, ReadMode as PageReadMode,
+    DirtyLimits, Error as PagesError, Options as PageOptions, Pacer, ReadMode as PageReadMode,
 };
 pub use flotilla_raftlog::{
     Commit, Config as LogConfig, Error as LogError, LogMaintenance, PurgeReport, Receipt,

@@ -58,7 +58,12 @@ impl StoreSnapshot {
         Ok(self.state(region)?.applied)
     }
 
-    pub(crate) fn descriptors(&self) -> Result<Vec<Descriptor>, Error> {
+    /// All regions with a replica in the view, in the order of their ids.
+    ///
+    /// # Errors
+    ///
+    /// The page store failed.
+    pub fn descriptors(&self) -> Result<Vec<Descriptor>, Error> {
         let Some(regions) = self.snapshot.tree(REGION)? else { return Ok(vec![]) };
         let mut descriptors = vec![];
         let mut rows = regions.range(..);

@@ -56,6 +56,13 @@ impl FileSystem for HookedFs {
         (self.1)(Operation::Open);
         Ok(Arc::new(HookedFile(self.0.open_direct(path)?, self.1.clone())))
     }
+    fn open_temporary(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        (self.1)(Operation::Open);
+        Ok(Arc::new(HookedFile(self.0.open_temporary(path)?, self.1.clone())))
+    }
+    fn can_remap(&self) -> bool {
+        self.0.can_remap()
+    }
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         (self.1)(Operation::List);
         self.0.list(dir)

@@ -61,6 +61,22 @@ pub trait FileSystem: Send + Sync + Debug {
         self.open(path, OpenMode::Write)
     }
 
+    /// Makes a temporary file in the directory of `path`, for reading and writing: it has no name,
+    /// so it is gone with its last handle, or when the power goes. Where the file system knows no
+    /// such files it is made at `path`, where there must be none, and its name is removed.
+    ///
+    /// # Errors
+    ///
+    /// The system's error. A file may be left at `path`, also by a loss of power.
+    fn open_temporary(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        open_and_unlink(self, path)
+    }
+
+    /// Whether [`File::remap`] can put memory on a temporary file.
+    fn can_remap(&self) -> bool {
+        false
+    }
+
     /// The names of all files directly in `dir`, sorted. Directories are left out.
     ///
     /// # Errors
@@ -103,6 +119,13 @@ pub trait FileSystem: Send + Sync + Debug {
     ///
     /// `WouldBlock` if another holder, in this process or another, has it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>>;
+}
+
+/// A temporary file of a file system that needs a name for it.
+fn open_and_unlink<F: FileSystem + ?Sized>(fs: &F, path: &Path) -> io::Result<Arc<dyn File>> {
+    let file = fs.open(path, OpenMode::CreateNew)?;
+    fs.remove(path)?;
+    Ok(file)
 }
 
 /// Holds a lock on a file until it is dropped.
@@ -258,7 +281,7 @@ pub trait File: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// The system's error: nothing has happened.
+    /// The system's error, or `InvalidInput` if the file ends before: nothing has happened.
     fn remap(
         &self,
         _memory: &AnonymousMap,

@@ -277,6 +277,17 @@ impl AnonymousMap {
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(range.start), range.len()) }
     }
 
+    /// Only Linux moves a map over another one in one step.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn remap(
+        &self,
+        _range: Range<usize>,
+        _file: &fs::File,
+        _offset: u64,
+    ) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Puts `range` on the pages of `file` from `offset` on, in place of anonymous memory. Whole
     /// pages of the kernel only.
     #[cfg(target_os = "linux")]

@@ -73,6 +73,29 @@ impl FileSystem for OsFs {
         Ok(Arc::new(WithPath::new(OsFile { file, maps, direct }, path)))
     }
 
+    #[cfg(target_os = "linux")]
+    fn open_temporary(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        use rustix::fs::{Mode, OFlags, open};
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        match open(dir.unwrap_or(Path::new(".")), flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => {
+                let maps = (!self.is_unmapped).then(ChunkMaps::default);
+                let file = OsFile { file: file.into(), maps, direct: None };
+                Ok(Arc::new(WithPath::new(file, path)))
+            }
+            // Some file systems have no files without a name; an old kernel knows of none.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {
+                crate::open_and_unlink(self, path)
+            }
+            Err(errno) => Err(with_path("make a temporary file at", path)(errno.into())),
+        }
+    }
+
+    fn can_remap(&self) -> bool {
+        cfg!(target_os = "linux") && !self.is_unmapped
+    }
+
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(dir).map_err(with_path("list", dir))? {
@@ -374,6 +397,10 @@ impl File for OsFile {
     fn remap(&self, memory: &AnonymousMap, range: Range<usize>, offset: u64) -> io::Result<bool> {
         if self.maps.is_none() {
             return Ok(false);
+        }
+        let end = offset.checked_add(range.len() as u64);
+        if end.is_none_or(|end| self.len().is_ok_and(|len| end > len)) {
+            return Err(io::ErrorKind::InvalidInput.into());
         }
         memory.remap(range, &self.file, offset).map(|()| true)
     }

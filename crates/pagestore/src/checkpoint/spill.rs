@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering;
 use crate::memory::page_alloc::ClosedSlab;
 use crate::memory::slab::{SLAB_BYTES, SLAB_UNITS, slab_address};
 use crate::memory::spill_file::{SpillFile, SpillSlot};
+use crate::page::UNIT_BYTES;
 use crate::shared::StoreShared;
 use flotilla_base::sync::thread;
 
@@ -101,10 +102,17 @@ fn closed_slabs(shared: &StoreShared, is_quiet: bool) -> (Vec<ClosedSlab>, Vec<C
     let dirty = space.dirty_starts().filter_map(|start| shared.page_reader.dirty(&root, start));
     let hot: BTreeSet<usize> = dirty.map(|data| slab_address(data.bytes())).collect();
     drop(space);
+    let units_min = spilled_units_min(shared);
     closed.into_iter().partition(|closed| {
         let slab = &closed.slab;
-        !hot.contains(&slab.address()) && 2 * slab.taken_units() >= SLAB_UNITS
+        !hot.contains(&slab.address()) && slab.taken_units() >= units_min
     })
+}
+
+/// A slab is written as a whole. So half of it has to be needed, or as much as may stay in memory.
+fn spilled_units_min(shared: &StoreShared) -> usize {
+    let bound = shared.options.old_version_bytes / UNIT_BYTES as u64;
+    usize::try_from(bound).unwrap_or(usize::MAX).clamp(1, SLAB_UNITS / 2)
 }
 
 /// Spills some slabs, or gives them back.

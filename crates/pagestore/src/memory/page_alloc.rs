@@ -13,7 +13,7 @@ use crate::memory::slab::{SLAB_BYTES, Slab, SlabUse, SlabValue};
 use crate::memory::value_alloc::{UsedSlab, ValueAlloc};
 use crate::page::UNIT_BYTES;
 
-/// Buffers that come from the heap before the first slab is made.
+/// Buffers that come from the heap before the first slab is made, at most.
 const HEAP_MAX: usize = 256;
 
 /// Prefaulted slabs that are kept ready once there are slabs. To make one takes a millisecond or
@@ -40,7 +40,6 @@ pub(crate) enum BufferSource {
 }
 
 /// Memory for pages.
-#[derive(Default)]
 pub(crate) struct PageAlloc {
     /// Free lists of buffers of one unit: those that held branches, and leaves.
     free: [Vec<PageBuffer>; 2],
@@ -55,6 +54,7 @@ pub(crate) struct PageAlloc {
     /// The background was notified that slabs should be made ready.
     has_asked: bool,
     heap_count: usize,
+    heap_max: usize,
     /// Memory for long values.
     values: ValueAlloc,
     /// The last transaction that was seen, and when first.
@@ -74,7 +74,36 @@ pub(crate) struct ClosedSlab {
     made_for: SlabUse,
 }
 
+impl Default for PageAlloc {
+    fn default() -> PageAlloc {
+        PageAlloc {
+            free: Default::default(),
+            garbage: Vec::new(),
+            slabs: Vec::new(),
+            current: 0,
+            ready: Vec::new(),
+            ready_for_values: Vec::new(),
+            has_asked: false,
+            heap_count: 0,
+            heap_max: HEAP_MAX,
+            values: ValueAlloc::default(),
+            quiet: Default::default(),
+            closed: Vec::new(),
+            spilled: Vec::new(),
+            has_closed: false,
+        }
+    }
+}
+
 impl PageAlloc {
+    /// Takes no more than `bytes` from the heap before the first slab: memory of the heap cannot be
+    /// spilled.
+    pub(crate) fn limit_heap(&mut self, bytes: u64) {
+        let bytes_max = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.heap_max = HEAP_MAX.min(bytes_max / UNIT_BYTES);
+        self.values.limit_heap(bytes);
+    }
+
     /// Memory for a page of `units`.
     pub(crate) fn take(&mut self, units: u32, is_leaf: bool) -> BufferSource {
         if units != 1 {
@@ -85,7 +114,7 @@ impl PageAlloc {
             debug_assert_eq!(buffer.len(), UNIT_BYTES, "a buffer of another length was recycled");
             return BufferSource::Of(buffer);
         }
-        if self.heap_count < HEAP_MAX {
+        if self.heap_count < self.heap_max {
             self.heap_count += 1;
             return BufferSource::Heap;
         }

@@ -60,11 +60,6 @@ impl PageReader {
         &*self.file
     }
 
-    /// Whether pages are read from a map of the file.
-    pub(crate) fn is_mapped(&self) -> bool {
-        self.map.is_some()
-    }
-
     /// Bytes of clean pages that were read into memory.
     pub(crate) fn clean_bytes(&self) -> u64 {
         self.cache.bytes()

@@ -1,14 +1,14 @@
 //! The spill file: memory that only old snapshots need, on disk, by slots of one slab.
 //!
-//! It is a temporary file: its name is removed as soon as it is made, so a crash leaves nothing of
-//! it, and no state of the store depends on it. The space of a slot goes back to the file system
+//! It is a temporary file without a name, so a crash leaves nothing of it, and no state of the store
+//! depends on it. The space of a slot goes back to the file system
 //! when its slab is dropped.
 
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
 
-use flotilla_vfs::{AnonymousMap, File, FileSystem, OpenMode};
+use flotilla_vfs::{AnonymousMap, File, FileSystem};
 use parking_lot::Mutex;
 
 use std::io;
@@ -36,14 +36,14 @@ pub(crate) struct SpillSlot {
 }
 
 impl SpillFile {
-    /// Makes the file at `path`, and removes its name.
+    /// Makes the file in the directory of `path`. A file that a crash has left there, where the
+    /// file system needs a name to make it, is removed.
     pub(crate) fn create(fs: &dyn FileSystem, path: &Path, slot_bytes: u64) -> io::Result<Self> {
         match fs.remove(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let file = fs.open(path, OpenMode::CreateNew)?;
-        fs.remove(path)?;
+        let file = fs.open_temporary(path)?;
         Ok(SpillFile { file, slot_bytes, slots: Mutex::default() })
     }
 

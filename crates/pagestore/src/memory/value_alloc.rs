@@ -14,7 +14,8 @@ use std::sync::Arc;
 use crate::memory::slab::{SLAB_UNITS, Slab, SlabValue};
 use crate::page::UNIT_BYTES;
 
-/// Bytes of long values that come from the heap between two checkpoints before slabs are wanted.
+/// Bytes of long values that come from the heap between two checkpoints before slabs are wanted, at
+/// most.
 const HEAP_BYTES_MAX: u64 = 2 << 20;
 
 /// Longer values come from the heap: too much of a slab might be left over behind them.
@@ -25,7 +26,6 @@ const PIECE_UNITS_MAX: usize = 64;
 const PASSED_MAX: u32 = 64;
 
 /// Slabs that long values lie in.
-#[derive(Default)]
 pub(crate) struct ValueAlloc {
     slabs: Vec<UsedSlab>,
     /// The slab that was taken from last.
@@ -34,6 +34,7 @@ pub(crate) struct ValueAlloc {
     unit: usize,
     /// Bytes that came from the heap since [`ValueAlloc::reset`].
     heap_bytes: u64,
+    heap_bytes_max: u64,
     /// Values that still come from the heap before the slabs are searched again.
     passed: u32,
 }
@@ -44,7 +45,25 @@ pub(super) struct UsedSlab {
     pub(super) was_needed: bool,
 }
 
+impl Default for ValueAlloc {
+    fn default() -> ValueAlloc {
+        ValueAlloc {
+            slabs: Vec::new(),
+            current: 0,
+            unit: 0,
+            heap_bytes: 0,
+            heap_bytes_max: HEAP_BYTES_MAX,
+            passed: 0,
+        }
+    }
+}
+
 impl ValueAlloc {
+    /// Takes no more than `bytes` from the heap before slabs are wanted.
+    pub(crate) fn limit_heap(&mut self, bytes: u64) {
+        self.heap_bytes_max = HEAP_BYTES_MAX.min(bytes);
+    }
+
     /// Memory for a value of `len` bytes, if need be from a slab that `ready` gives; nothing if it
     /// shall come from the heap.
     pub(crate) fn take(
@@ -116,7 +135,7 @@ impl ValueAlloc {
 
     /// Whether slabs should be kept ready.
     pub(crate) fn wants_slabs(&self) -> bool {
-        !self.slabs.is_empty() || self.heap_bytes >= HEAP_BYTES_MAX
+        !self.slabs.is_empty() || self.heap_bytes >= self.heap_bytes_max
     }
 
     /// Starts over after a checkpoint, which has freed much of the slabs.

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use flotilla_vfs::{FileSystem, LockGuard};
 
-use crate::config::Options;
+use crate::config::{Options, ReadMode};
 use crate::error::{Error, Result};
 use crate::memory::meta::MetaPage;
 use crate::memory::page_reader::PageReader;
@@ -198,7 +198,7 @@ impl StoreShared {
 
     /// Whether memory can be mapped from a file in its place.
     pub(crate) fn can_spill(&self) -> bool {
-        self.page_reader.is_mapped()
+        self.options.read_mode == ReadMode::Mapped && self.old_versions.fs.can_remap()
     }
 
     /// Ends the oldest snapshot if old ones hold too much of the disk, and it is old enough. `now`

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flotilla_vfs::FileSystem;
+use flotilla_vfs::fault::TemporaryFault;
 use flotilla_vfs::os::OsFs;
 
 use crate::{Error, Options, PageStore, Tree, ValueRef};
@@ -145,6 +147,49 @@ fn sums(tree: &Tree) -> (u64, u64) {
         count += 1;
     }
     (sum, count)
+}
+
+#[test]
+#[cfg(not(any(miri, shuttle)))]
+fn few_pages_are_spilled_if_none_may_stay_unless_the_disk_refuses_it() {
+    let fs = super::disk(1);
+    if !fs.can_remap() {
+        return;
+    }
+    let options = Options::default().old_version_bytes(0).checkpoint_interval(None);
+    let store = PageStore::open_with(Arc::new(fs.clone()), &super::path(), options).unwrap();
+    let (mut rows, mut rng) = (Rows::new(), fastrand::Rng::with_seed(6));
+    let mut held = Vec::new();
+    for (count, fault) in TemporaryFault::ALL.into_iter().enumerate() {
+        for _ in 0..2 {
+            fs.fail_temporary(Some(fault));
+            change(&store, &mut rows, &mut rng, 1);
+            held.push((store.read().tree("t").unwrap().unwrap(), rows.clone()));
+            change(&store, &mut rows, &mut rng, 1);
+            store.checkpoint().unwrap();
+        }
+        let refused = store.stats().spill;
+        assert!(refused.error_count > count as u64, "{fault:?}: {refused:?}");
+        held.iter().for_each(|(tree, rows)| assert_is(tree, rows));
+        fs.fail_temporary(None);
+        change(&store, &mut rows, &mut rng, 1);
+        store.checkpoint().unwrap();
+        let spill = store.stats().spill;
+        assert_eq!(spill.error_count, refused.error_count);
+        assert!(spill.written_bytes > refused.written_bytes, "{fault:?}: {spill:?}");
+        held.iter().for_each(|(tree, rows)| assert_is(tree, rows));
+    }
+    let spill = store.stats().spill;
+    // What the last checkpoint has written stays until the next transaction.
+    assert!(spill.old_version_bytes < 1 << 20 && spill.spilled_bytes > 0, "{spill:?}");
+    store.check().unwrap();
+    drop(held);
+    for _ in 0..2 {
+        change(&store, &mut rows, &mut rng, 1);
+        store.checkpoint().unwrap();
+    }
+    assert_eq!(store.stats().spill.file_bytes, 0);
+    assert_is(&store.read().tree("t").unwrap().unwrap(), &rows);
 }
 
 #[test]

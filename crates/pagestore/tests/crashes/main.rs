@@ -3,6 +3,7 @@
 //!
 //! `PAGES_SEEDS` is how many histories are tried; the default is for `cargo test`.
 
+mod held;
 mod oracle;
 
 use std::panic;
@@ -11,17 +12,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
-use flotilla_pagestore::{CommitDurability, Options, PageStore, Snapshot};
+use flotilla_pagestore::{CommitDurability, Options, PageStore};
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::hooked::{HookedFs, Operation};
+use held::{HeldSnapshots, SnapshotBounds, SpillCounts};
 use oracle::{State, Taste};
 
 const STEPS: usize = 24;
+/// Steps of a history whose snapshots are spilled: some must be held over two checkpoints.
+const SPILL_STEPS: usize = 60;
 /// How many different crashes are looked at before each operation.
 const CRASHES: u64 = 2;
 /// Of so many stores that are opened after a crash one is written to, and crashes again.
 const SECOND_LIVES_ARE_ONE_IN: u64 = 5;
+
+/// So many histories spill something, and so many meet refusals of it and ends of snapshots.
+const SEEDS_THAT_SPILL: u64 = 6;
+const SEEDS_OF_ALL: u64 = 100;
 
 /// The states that a crash may leave: from the last one that is known to be durable to the
 /// last that was published, or is about to be. A store's mark is the number of its state.
@@ -36,13 +44,16 @@ fn disk(seed: u64) -> FaultFs {
     disk
 }
 
-fn open(fs: Arc<dyn FileSystem>, seed: u64) -> PageStore {
+fn options(seed: u64) -> Options {
     let redo_bytes = [0, 64 << 10, 256 << 10][seed as usize % 3];
-    let options = Options::default()
+    Options::default()
         .growth_bytes(64 << 10)
         .trim_bytes(64 << 10)
         .redo_bytes(redo_bytes)
-        .checkpoint_interval(None);
+        .checkpoint_interval(None)
+}
+
+fn open(fs: Arc<dyn FileSystem>, options: Options) -> PageStore {
     PageStore::open_with(fs, Path::new("/data/pages"), options).expect("it opens")
 }
 
@@ -52,7 +63,7 @@ fn number_of(commit_metadata: &[u8]) -> usize {
 
 /// Opens what a crash has left and proves that it is one of the states that it may be.
 fn look(disk: &FaultFs, known: &Mutex<Known>, crash: u64) {
-    let store = open(Arc::new(disk.clone()), crash >> 32);
+    let store = open(Arc::new(disk.clone()), options(crash >> 32));
     let snapshot = store.read();
     let number = number_of(snapshot.commit_metadata());
     let state = {
@@ -72,48 +83,54 @@ fn look(disk: &FaultFs, known: &Mutex<Known>, crash: u64) {
     txn.commit(CommitDurability::Sync).expect("committed");
     drop(store);
     disk.power_loss(crash);
-    let store = open(Arc::new(disk.clone()), crash >> 32);
+    let store = open(Arc::new(disk.clone()), options(crash >> 32));
     let tree = store.read().tree("second life").expect("read").expect("it was committed");
     assert_eq!(tree.get(b"key").expect("read").as_deref(), Some(&[1; 3000][..]));
     store.check().expect("whole");
 }
 
-/// One history. Returns how many crashes were looked at.
-fn history(seed: u64) -> u64 {
+/// Looks at crashes before each operation on the disk, and counts them.
+fn hook(
+    disk: FaultFs,
+    known: Arc<Mutex<Known>>,
+    seed: u64,
+    count: Arc<AtomicU64>,
+) -> impl Fn(Operation) + Send + Sync {
+    move |operation| {
+        if matches!(operation, Operation::Read | Operation::Open | Operation::List) {
+            return;
+        }
+        for _ in 0..CRASHES {
+            let crash = count.fetch_add(1, Ordering::Relaxed);
+            let crash = seed << 32 | crash;
+            look(&disk.crashed(crash), &known, crash);
+        }
+    }
+}
+
+/// One history. Returns how many crashes were looked at, and what was spilled.
+fn history(seed: u64) -> (u64, SpillCounts) {
     let disk = disk(seed);
     let known = Arc::new(Mutex::new(Known { states: vec![Arc::default()], durable: 0 }));
     let count = Arc::new(AtomicU64::new(0));
-    let hook = {
-        let (disk, known, count) = (disk.clone(), Arc::clone(&known), Arc::clone(&count));
-        move |operation| {
-            if matches!(operation, Operation::Read | Operation::Open | Operation::List) {
-                return;
-            }
-            for _ in 0..CRASHES {
-                let crash = count.fetch_add(1, Ordering::Relaxed);
-                let crash = seed << 32 | crash;
-                look(&disk.crashed(crash), &known, crash);
-            }
-        }
-    };
-    let fs: Arc<dyn FileSystem> = Arc::new(HookedFs::new(Arc::new(disk), hook));
+    let hook = hook(disk.clone(), Arc::clone(&known), seed, Arc::clone(&count));
+    let fs: Arc<dyn FileSystem> = Arc::new(HookedFs::new(Arc::new(disk.clone()), hook));
+    let bounds = SnapshotBounds::of(seed);
+    let options = bounds.map_or_else(|| options(seed), |bounds| bounds.set(options(seed)));
     let mut rng = Rng::with_seed(seed);
-    let mut store = open(Arc::clone(&fs), seed);
-    let mut held: Vec<(Snapshot, Arc<State>)> = Vec::new();
-    for _ in 0..STEPS {
+    let mut store = open(Arc::clone(&fs), options.clone());
+    let mut held = HeldSnapshots::default();
+    for _ in 0..if bounds.is_some() { SPILL_STEPS } else { STEPS } {
         match rng.u8(..20) {
             0 => {
-                drop(held.drain(..));
+                held.end(&store);
                 drop(store);
-                store = open(Arc::clone(&fs), seed);
+                store = open(Arc::clone(&fs), options.clone());
                 let mut known = known.lock().expect("whole");
                 let number = number_of(store.read().commit_metadata());
                 known.states.truncate(number + 1);
             }
-            1 | 2 => {
-                let checkpoint = store.checkpoint().expect("the disk is well");
-                known.lock().expect("whole").durable = number_of(&checkpoint.commit_metadata);
-            }
+            1 | 2 => checkpoint(&store, &known),
             3 => {
                 store.sync().expect("the disk is well");
                 let mut known = known.lock().expect("whole");
@@ -123,18 +140,33 @@ fn history(seed: u64) -> u64 {
             5 | 6 => drop(store.defragment(1 << rng.u8(12..20)).expect("moved")),
             7 => {
                 let state = known.lock().expect("whole").states.last().cloned();
-                held.push((store.read(), state.expect("there is one")));
+                held.take(&store, state.expect("there is one"));
             }
-            8 if !held.is_empty() => {
-                let (snapshot, state) = held.swap_remove(rng.usize(..held.len()));
-                state.assert_is(&snapshot);
+            8 => held.drop_one(&store, &mut rng),
+            9..=11 if bounds.is_some() => {
+                held.checkpoint_beneath(&mut rng, || checkpoint(&store, &known));
+                held.assert_all(&store);
             }
-            _ => write(&store, &known, seed, &mut rng),
+            12 | 13 if bounds.is_some() => held.maintain(&store, &mut rng),
+            14 if bounds.is_some() => held.inject(&disk, &mut rng),
+            _ => {
+                write(&store, &known, seed, &mut rng);
+                if bounds.is_some() && rng.bool() {
+                    let state = known.lock().expect("whole").states.last().cloned();
+                    held.take(&store, state.expect("there is one"));
+                }
+            }
         }
     }
-    held.iter().for_each(|(snapshot, state)| state.assert_is(snapshot));
+    held.assert_all(&store);
     store.check().expect("whole");
-    count.load(Ordering::Relaxed)
+    held.end(&store);
+    (count.load(Ordering::Relaxed), held.counts())
+}
+
+fn checkpoint(store: &PageStore, known: &Mutex<Known>) {
+    let checkpoint = store.checkpoint().expect("the disk is well");
+    known.lock().expect("whole").durable = number_of(&checkpoint.commit_metadata);
 }
 
 fn write(store: &PageStore, known: &Mutex<Known>, seed: u64, rng: &mut Rng) {
@@ -157,9 +189,10 @@ fn write(store: &PageStore, known: &Mutex<Known>, seed: u64, rng: &mut Rng) {
 
 #[test]
 fn a_crash_anywhere_leaves_what_was_promised() {
-    let seeds = std::env::var("PAGES_SEEDS").map_or(6, |seeds| seeds.parse().expect("a number"));
+    let seeds = std::env::var("PAGES_SEEDS").map_or(12, |seeds| seeds.parse().expect("a number"));
     let first = std::env::var("PAGES_SEED").map_or(1, |seed| seed.parse().expect("a number"));
     let (next, count) = (AtomicU64::new(first), AtomicU64::new(0));
+    let spilled = Mutex::new(SpillCounts::default());
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
@@ -169,7 +202,10 @@ fn a_crash_anywhere_leaves_what_was_promised() {
                         break;
                     }
                     match panic::catch_unwind(|| history(seed)) {
-                        Ok(crashes) => count.fetch_add(crashes, Ordering::Relaxed),
+                        Ok((crashes, spills)) => {
+                            count.fetch_add(crashes, Ordering::Relaxed);
+                            *spilled.lock().expect("whole") += spills;
+                        }
                         Err(fault) => {
                             eprintln!("PAGES_SEED={seed} repeats it");
                             panic::resume_unwind(fault);
@@ -180,6 +216,13 @@ fn a_crash_anywhere_leaves_what_was_promised() {
         }
     });
     let count = count.load(Ordering::Relaxed);
-    println!("{seeds} histories, {count} crashes, 0 violations");
+    let spilled = spilled.into_inner().expect("whole");
+    println!("{seeds} histories, {count} crashes, 0 violations; {spilled:?}");
     assert!(count >= seeds * 20, "hardly anything was tried");
+    if seeds >= SEEDS_THAT_SPILL && cfg!(target_os = "linux") {
+        assert!(spilled.written_bytes > 0 && spilled.read > 0, "nothing was spilled");
+    }
+    if seeds >= SEEDS_OF_ALL && cfg!(target_os = "linux") {
+        assert!(spilled.refused > 0 && spilled.ended > 0, "{spilled:?}: a corner was not reached");
+    }
 }

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use flotilla_pagestore::{Error, PageStore, Snapshot, TreeMut, TreeOptions, WriteTxn};
+use flotilla_pagestore::{
+    Error, PageStore, Snapshot, Tree, TreeMut, TreeOptions, ValueRef, WriteTxn,
+};
 
-type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Trees by name.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -172,19 +174,41 @@ impl State {
 
     /// Proves that the snapshot is this.
     pub(crate) fn assert_is(&self, snapshot: &Snapshot) {
-        let names = snapshot.tree_names().expect("read");
+        self.compare(snapshot).expect("read");
+    }
+
+    /// Proves that the snapshot is this, as far as it can be read.
+    pub(crate) fn compare(&self, snapshot: &Snapshot) -> Result<(), Error> {
+        let names = snapshot.tree_names()?;
         assert_eq!(names, self.trees.keys().cloned().collect::<Vec<_>>());
         for (name, map) in &self.trees {
-            let tree = snapshot.tree(name).expect("read").expect("it is named");
+            let tree = snapshot.tree(name)?.expect("it is named");
             let mut range = tree.range(..);
             for (key, value) in map {
-                let found = range.next().expect("read").expect("another entry");
+                let found = range.next()?.expect("another entry");
                 assert_eq!((found.0, found.1), (&key[..], &value[..]), "tree {name}");
             }
-            assert!(range.next().expect("read").is_none(), "tree {name} has more");
+            assert!(range.next()?.is_none(), "tree {name} has more");
             assert_eq!(tree.len(), map.len() as u64);
             assert_eq!(tree.page_units(), self.page_units[name], "tree {name}");
         }
+        Ok(())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.trees.is_empty()
+    }
+
+    /// The trees of a snapshot of this, and what they hold.
+    pub(crate) fn trees(&self, snapshot: &Snapshot) -> Vec<(Tree, &Map)> {
+        let tree = |name: &String| snapshot.tree(name).expect("read").expect("it is named");
+        self.trees.iter().map(|(name, map)| (tree(name), map)).collect()
+    }
+
+    /// All values of a tree, borrowed, and what they should be.
+    pub(crate) fn borrow<'a>(tree: &'a Tree, map: &'a Map) -> Vec<(ValueRef<'a>, &'a Vec<u8>)> {
+        let found = |key: &Vec<u8>| tree.get(key).expect("read").expect("it is there");
+        map.iter().map(|(key, value)| (found(key), value)).collect()
     }
 }
 

@@ -22,6 +22,7 @@ impl Coverage {
         let mut corners = Vec::from(self.corners_of_disks());
         corners.extend(self.corners_of_bounds());
         corners.extend(self.corners_of_time());
+        corners.extend(self.corners_of_spills());
         corners.extend(self.corners_of_waiting());
         corners.extend(self.corners_of_snapshots());
         if options.splits {
@@ -68,6 +69,15 @@ impl Coverage {
             ("entries refused because applying lags", self.bounds.lagging),
             ("requests refused because too much waits", self.bounds.busy),
             ("proposals refused for their size", self.bounds.too_large),
+        ]
+    }
+
+    fn corners_of_spills(&self) -> [Corner; 3] {
+        let spills = &self.pages.spills;
+        [
+            ("bytes of pages spilled", spills.written_bytes),
+            ("spills refused", spills.refused),
+            ("views across a spill", spills.views),
         ]
     }
 
@@ -150,7 +160,13 @@ impl Coverage {
         ]
     }
 
-    fn rare_corners(&self) -> [Corner; 1] {
-        [("proposals that a snapshot or an end has passed over", self.snapshots.undecided)]
+    fn rare_corners(&self) -> [Corner; 4] {
+        let spills = &self.pages.spills;
+        [
+            ("proposals that a snapshot or an end has passed over", self.snapshots.undecided),
+            ("scans across a spill", spills.scans),
+            ("streams of snapshots across a spill", spills.streams),
+            ("snapshots ended because they were old", spills.ended),
+        ]
     }
 }

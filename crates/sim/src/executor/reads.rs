@@ -51,7 +51,8 @@ pub(super) fn scan(region: &RegionSnapshot, ticket: Ticket) -> Result<Rows, Read
     }
 }
 
-fn all() -> ScanRequest {
+/// Asks for all rows of a region.
+pub(super) fn all() -> ScanRequest {
     ScanRequest {
         start: Bytes::new(),
         end: Bytes::new(),

@@ -21,6 +21,8 @@ pub(super) struct SnapshotStreams {
     /// Streams that came and have ended: late parts of them change nothing.
     pub(super) ended: BTreeSet<StreamId>,
     pub(super) coverage: SnapshotCoverage,
+    /// Streams that have ended behind a spill, and were begun before it.
+    pub(super) across_spills: u64,
 }
 
 /// A snapshot that is sent.
@@ -35,6 +37,8 @@ pub(super) struct Outgoing {
     pub(super) has_ended: bool,
     pub(super) sent: u64,
     pub(super) taken: u64,
+    /// Bytes that the store had spilled before it began.
+    pub(super) spilled_before: u64,
 }
 
 impl Outgoing {
@@ -66,6 +70,7 @@ impl SnapshotStreams {
             incoming: BTreeMap::new(),
             ended: BTreeSet::new(),
             coverage: SnapshotCoverage::default(),
+            across_spills: 0,
         }
     }
 

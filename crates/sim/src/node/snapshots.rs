@@ -86,6 +86,7 @@ impl RunningStore {
             has_ended,
             sent: 0,
             taken: 0,
+            spilled_before: self.executor.spill_written_bytes(),
         };
         self.streams.outgoing.insert(stream, outgoing);
         out.tasks.push((STREAM_US_MAX, Task::EndSending(stream)));
@@ -179,6 +180,8 @@ impl RunningStore {
     pub(super) fn end_outgoing(&mut self, stream: u64, ok: bool, out: &mut Outbox) {
         if let Some(outgoing) = self.streams.outgoing.remove(&stream) {
             self.streams.coverage.unsent += u64::from(!ok);
+            let was_spilled = self.executor.spill_written_bytes() > outgoing.spilled_before;
+            self.streams.across_spills += u64::from(was_spilled && outgoing.sent > 0);
             self.post_later(outgoing.report(ok), out);
             // A task of its own: it may read the disk.
             out.tasks.push((self.executor.notify_delay_us(), Task::SendSnapshots));

@@ -107,7 +107,9 @@ impl SimNode {
             | Task::SendSnapshots
             | Task::EndSending(_)
             | Task::EndReceiving(_) => return self.work_for_snapshot(task, out),
-            Task::SendFrame { .. } | Task::Split(_) => return self.work_beside(task, out),
+            Task::SendFrame { .. } | Task::Split(_) | Task::Scan(_) => {
+                return self.work_beside(task, out);
+            }
             Task::DispatchEffects => {
                 running.dispatch_effects(self.clock, now, store, reference_model, out)?;
             }
@@ -121,6 +123,9 @@ impl SimNode {
             Task::SendFrame { to, kind } => running.outgoing.send(to, kind, out),
             Task::Split(wish) => {
                 return running.look_up_borders(wish, out).map_err(|error| self.unread(&error));
+            }
+            Task::Scan(ticket) => {
+                return running.executor.scan_on(ticket, out).map_err(|error| self.unread(&error));
             }
             task => unreachable!("{task:?} is of another kind"),
         }

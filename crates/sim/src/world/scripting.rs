@@ -55,15 +55,25 @@ impl SimWorld {
 
     /// From now on until its next start, each batch that the store applies takes so long.
     pub(crate) fn slow_applying(&mut self, store: usize, us: u64) {
-        let delays =
-            TaskDelays { sync_us_max: 300, apply_us_min: us, apply_us_max: us, notify_us_max: 300 };
+        let delays = TaskDelays {
+            sync_us_max: 300,
+            apply_us_min: us,
+            apply_us_max: us,
+            notify_us_max: 300,
+            scan_us_max: 0,
+        };
         self.nodes[store].set_delays(delays);
     }
 
     /// From now on until its next start, each sync of the store's log takes up to so long.
     pub(crate) fn slow_syncs(&mut self, store: usize, us: u64) {
-        let delays =
-            TaskDelays { sync_us_max: us, apply_us_min: 1, apply_us_max: 100, notify_us_max: 300 };
+        let delays = TaskDelays {
+            sync_us_max: us,
+            apply_us_min: 1,
+            apply_us_max: 100,
+            notify_us_max: 300,
+            scan_us_max: 0,
+        };
         self.nodes[store].set_delays(delays);
     }
 
@@ -75,8 +85,13 @@ impl SimWorld {
     /// From now on until its next start, the core of the store hears of all that is done so late,
     /// and reads and looks are carried out so late.
     pub(crate) fn slow_notices_of_work(&mut self, store: usize, us: u64) {
-        let delays =
-            TaskDelays { sync_us_max: 300, apply_us_min: 1, apply_us_max: 100, notify_us_max: us };
+        let delays = TaskDelays {
+            sync_us_max: 300,
+            apply_us_min: 1,
+            apply_us_max: 100,
+            notify_us_max: us,
+            scan_us_max: 0,
+        };
         self.nodes[store].set_delays(delays);
     }
 

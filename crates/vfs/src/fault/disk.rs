@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use fastrand::Rng;
 
 use super::inode::{Inode, SECTOR_BYTES};
+use super::temporary::{TemporaryFault, TemporaryImage};
+use crate::AnonymousMap;
 
 /// Operations of the faulty disk so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +38,8 @@ pub(super) struct InjectedFaults {
     pub(super) fail_reads: bool,
     pub(super) fail_writes: bool,
     pub(super) fail_syncs: bool,
+    /// For temporary files only.
+    pub(super) temporary: Option<TemporaryFault>,
     pub(super) capacity_bytes: Option<u64>,
     /// The number of the operation at which the power goes.
     pub(super) cut_at: Option<u64>,
@@ -97,6 +101,7 @@ impl FaultDisk {
                 apply(&mut self.durable_names, &change);
             }
         }
+        self.inodes.retain(|_, inode| !inode.is_temporary());
         for inode in self.inodes.values_mut() {
             inode.lose_power(&mut rng);
         }
@@ -111,6 +116,7 @@ impl FaultDisk {
     /// Puts copies of the files of another disk in place of all that is below `dir`, durably.
     pub(super) fn replace_below(&mut self, dir: &Path, from: &FaultDisk) {
         self.unsynced_names.clear();
+        self.inodes.retain(|_, inode| !inode.is_temporary());
         self.names.retain(|path, _| !path.starts_with(dir));
         self.dirs.extend(from.dirs.iter().cloned());
         for (path, id) in from.names.iter().filter(|(path, _)| path.starts_with(dir)) {
@@ -157,6 +163,20 @@ impl FaultDisk {
         self.inodes.insert(id, Inode::default());
         self.change_names(parent(path), vec![(path.to_owned(), Some(id))]);
         finish(cut).map(|()| id)
+    }
+
+    /// Makes a file without a name.
+    pub(super) fn create_temporary(&mut self, path: &Path) -> io::Result<u64> {
+        self.check_dir(parent(path))?;
+        let cut = self.begin_name_change()?;
+        if self.injected.temporary == Some(TemporaryFault::Open) {
+            return Err(refused("a temporary file"));
+        }
+        finish(cut)?;
+        let id = self.next_inode;
+        self.next_inode += 1;
+        self.inodes.insert(id, Inode::temporary(TemporaryImage::new()?));
+        Ok(id)
     }
 
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
@@ -283,10 +303,16 @@ impl FaultDisk {
         let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let cut = self.begin()?;
         let room = self.room_for(id, &(offset..offset + bytes));
-        let refused_here = self.injected.fail_writes;
+        let is_temporary = self.refuses_temporary(id, TemporaryFault::Write);
+        let refused_here = self.injected.fail_writes || is_temporary;
         let whole = room.is_ok() && !refused_here;
         // A write that fails may have come any way, as the trait says.
-        let mut left = if whole { bytes } else { self.part_that_fits(id, offset, bytes) };
+        let mut left = match whole {
+            true => bytes,
+            // Of a long write even a small part has all that is looked at.
+            false if is_temporary && self.rng.bool() => 0,
+            false => self.part_that_fits(id, offset, bytes),
+        };
         let mut at = offset;
         let inode = self.inode_mut(id);
         for part in parts {
@@ -307,7 +333,7 @@ impl FaultDisk {
         let cut = self.begin()?;
         self.stats.syncs += 1;
         finish(cut)?;
-        if self.injected.fail_syncs {
+        if self.injected.fail_syncs || self.refuses_temporary(id, TemporaryFault::Sync) {
             let inode = self.inodes.get_mut(&id).expect("a file lives as long as its handles");
             inode.drop_unsynced(&mut self.rng);
             return Err(refused("a sync"));
@@ -320,6 +346,9 @@ impl FaultDisk {
         let cut = self.begin()?;
         if self.injected.fail_writes {
             return Err(refused("a reservation"));
+        }
+        if self.refuses_temporary(id, TemporaryFault::NoSpace) {
+            return Err(io::ErrorKind::StorageFull.into());
         }
         self.room_for(id, range)?;
         if !range.is_empty() {
@@ -344,6 +373,25 @@ impl FaultDisk {
         }
         self.inode_mut(id).set_len(len);
         finish(cut)
+    }
+
+    /// Puts memory on the file, if it is a temporary one.
+    pub(super) fn remap(
+        &self,
+        id: u64,
+        memory: &AnonymousMap,
+        range: Range<usize>,
+        offset: u64,
+    ) -> io::Result<bool> {
+        self.check_power()?;
+        if self.refuses_temporary(id, TemporaryFault::Remap) {
+            return Err(refused("to map a file"));
+        }
+        self.inode(id).remap(memory, range, offset)
+    }
+
+    fn refuses_temporary(&self, id: u64, fault: TemporaryFault) -> bool {
+        self.injected.temporary == Some(fault) && self.inode(id).is_temporary()
     }
 
     #[cfg(test)]

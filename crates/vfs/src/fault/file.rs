@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::disk::{FaultDisk, power_is_gone};
-use crate::{File, LockGuard, View};
+use crate::{AnonymousMap, File, LockGuard, View};
 
 /// A handle to one file. It dies with the power.
 #[derive(Debug)]
@@ -100,6 +100,10 @@ impl File for FaultFile {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         disk.read(self.inode, &mut bytes, range.start)?;
         Ok(View::from(bytes))
+    }
+
+    fn remap(&self, memory: &AnonymousMap, range: Range<usize>, offset: u64) -> io::Result<bool> {
+        self.disk()?.remap(self.inode, memory, range, offset)
     }
 }
 

@@ -5,11 +5,15 @@
 //! were, what they hold is kept as well: a disk may have it when the power goes.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 
 use fastrand::Rng;
 
 use super::sparse::SparseBytes;
+use super::temporary::TemporaryImage;
+use crate::AnonymousMap;
 
 /// The atomic unit of a disk's writes.
 pub(super) const SECTOR_BYTES: u64 = 512;
@@ -36,11 +40,46 @@ pub(super) struct Inode {
     durable_sectors: BTreeMap<u64, DurableSectors>,
     /// Contents of sectors between two writes since the last sync.
     intermediate: BTreeMap<u64, Vec<Sector>>,
+    /// Of a temporary file the visible bytes once more, to be mapped.
+    image: Option<Arc<TemporaryImage>>,
     /// Handles of the running program.
     pub(super) handles: u32,
 }
 
 impl Inode {
+    /// A file that the power takes along.
+    pub(super) fn temporary(image: TemporaryImage) -> Self {
+        Self { image: Some(Arc::new(image)), ..Self::default() }
+    }
+
+    pub(super) fn is_temporary(&self) -> bool {
+        self.image.is_some()
+    }
+
+    /// Puts `range` of `memory` on the file. Only temporary files can be mapped.
+    pub(super) fn remap(
+        &self,
+        memory: &AnonymousMap,
+        range: Range<usize>,
+        offset: u64,
+    ) -> io::Result<bool> {
+        let Some(image) = &self.image else { return Ok(false) };
+        if offset.checked_add(range.len() as u64).is_none_or(|end| end > self.len()) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        image.remap(memory, range, offset)
+    }
+
+    /// Copies the visible bytes of `range` to the image, after a change.
+    fn copy_to_image(&self, range: &Range<u64>) {
+        if let Some(image) = &self.image {
+            let end = range.end.min(self.len());
+            let mut bytes = vec![0; end.saturating_sub(range.start) as usize];
+            self.visible.read(&mut bytes, range.start);
+            image.write(&bytes, range.start, self.len());
+        }
+    }
+
     pub(super) fn len(&self) -> u64 {
         self.visible.len()
     }
@@ -70,16 +109,19 @@ impl Inode {
         self.keep_intermediate(&range);
         self.save(&range);
         self.visible.write(data, offset);
+        self.copy_to_image(&range);
     }
 
     pub(super) fn reserve(&mut self, range: &Range<u64>) {
         self.visible.reserve(range);
+        self.copy_to_image(&(range.end..range.end));
     }
 
     pub(super) fn punch(&mut self, range: &Range<u64>) {
         self.keep_intermediate(range);
         self.save(range);
         self.visible.punch(range);
+        self.copy_to_image(range);
     }
 
     pub(super) fn set_len(&mut self, len: u64) {
@@ -87,6 +129,7 @@ impl Inode {
             self.save(&(len..self.len()));
         }
         self.visible.set_len(len);
+        self.copy_to_image(&(len..len));
     }
 
     /// Makes everything durable. Returns how many bytes had to be written for it.
@@ -107,6 +150,7 @@ impl Inode {
         }
         // The length is kept: the next sync finds nothing left to do but that.
         self.visible.set_len(len);
+        self.copy_to_image(&(0..len));
     }
 
     /// A power loss: each unsynced sector, and the length, is kept or lost.

@@ -15,10 +15,12 @@ mod disk;
 mod file;
 mod inode;
 mod sparse;
+mod temporary;
 #[cfg(test)]
 mod tests;
 
 pub use disk::FaultStats;
+pub use temporary::TemporaryFault;
 
 use crate::{File, FileSystem, LockGuard, OpenMode};
 use disk::FaultDisk;
@@ -92,6 +94,11 @@ impl FaultFs {
         self.disk.lock().injected.fail_reads = on;
     }
 
+    /// Refuses something to temporary files only, or nothing any more.
+    pub fn fail_temporary(&self, fault: Option<TemporaryFault>) {
+        self.disk.lock().injected.temporary = fault;
+    }
+
     /// Limits the space for files, in blocks of 4 KiB; `None` is boundless.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.disk.lock().injected.capacity_bytes = bytes;
@@ -128,6 +135,16 @@ impl FileSystem for FaultFs {
         };
         let writable = mode != OpenMode::Read;
         Ok(Arc::new(FaultFile::open(&self.disk, &mut disk, inode, writable)))
+    }
+
+    fn open_temporary(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        let mut disk = self.disk.lock();
+        let inode = disk.create_temporary(path)?;
+        Ok(Arc::new(FaultFile::open(&self.disk, &mut disk, inode, true)))
+    }
+
+    fn can_remap(&self) -> bool {
+        cfg!(all(target_os = "linux", not(miri)))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {

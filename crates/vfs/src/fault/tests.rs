@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 
 use super::*;
+use crate::AnonymousMap;
 
 fn path(name: &str) -> std::path::PathBuf {
     Path::new("/d").join(name)
@@ -340,6 +341,53 @@ fn files_without_name_and_handle_are_forgotten() {
         fs.sync_dir(Path::new("/d")).unwrap();
     }
     assert_eq!(fs.disk.lock().inode_count(), 0);
+}
+
+#[test]
+fn a_temporary_file_goes_with_the_power_and_memory_on_it_stays() {
+    let fs = disk();
+    let file = fs.open_temporary(&path("a")).unwrap();
+    file.write_at(&[1; 8192], 0).unwrap();
+    file.sync().unwrap();
+    let memory = AnonymousMap::new(8192).unwrap();
+    assert_eq!(file.remap(&memory, 0..8192, 0).unwrap(), fs.can_remap());
+    assert!(file.remap(&memory, 0..8192, 4096).is_err(), "the file ends before");
+    let apart = fs.crashed(1);
+    assert_eq!(apart.disk.lock().inode_count(), 0);
+    assert_eq!(apart.list(Path::new("/d")).unwrap(), [""; 0]);
+    // What is written later is seen, as of any mapped file.
+    file.write_at(&[2; 4096], 0).unwrap();
+    let seen = || [memory.bytes(0..1)[0], memory.bytes(4096..4097)[0]];
+    assert_eq!(seen(), if fs.can_remap() { [2, 1] } else { [0, 0] });
+    fs.power_loss(2);
+    assert!(file.write_at(&[3], 0).is_err() && file.remap(&memory, 0..4096, 0).is_err());
+    assert_eq!(seen(), if fs.can_remap() { [2, 1] } else { [0, 0] });
+    drop(file);
+    assert_eq!(fs.disk.lock().inode_count(), 0);
+}
+
+#[test]
+fn faults_of_temporary_files_are_none_of_other_files() {
+    for fault in TemporaryFault::ALL {
+        let (fs, named) = disk_with_file();
+        let memory = AnonymousMap::new(4096).unwrap();
+        let attempt = || {
+            let file = fs.open_temporary(&path("t"))?;
+            file.allocate(0..4096)?;
+            file.write_at(&[1; 4096], 0)?;
+            file.sync()?;
+            file.remap(&memory, 0..4096, 0)
+        };
+        fs.fail_temporary(Some(fault));
+        let error = attempt().unwrap_err();
+        assert_eq!(error.kind() == ErrorKind::StorageFull, fault == TemporaryFault::NoSpace);
+        assert_eq!(memory.bytes(0..4096), [0; 4096]);
+        named.write_at(&[2; 4096], 0).unwrap();
+        named.allocate(0..1 << 20).unwrap();
+        named.sync().unwrap();
+        fs.fail_temporary(None);
+        assert_eq!(attempt().unwrap(), fs.can_remap());
+    }
 }
 
 /// Random writes, cuts, reservations, syncs and power losses against the simplest model: for each

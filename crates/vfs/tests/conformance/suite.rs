@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use flotilla_vfs::{File, FileSystem, MapAdvice, OpenMode};
+use flotilla_vfs::{AnonymousMap, File, FileSystem, MapAdvice, OpenMode};
 
 /// A file system and an empty directory in it.
 pub(crate) type TestDirectory = (Arc<dyn FileSystem>, PathBuf);
@@ -19,7 +19,7 @@ pub(crate) type TestDirectory = (Arc<dyn FileSystem>, PathBuf);
 ///
 /// If a check fails.
 pub(crate) fn check_all(make: &dyn Fn() -> TestDirectory) {
-    let checks: [fn(&dyn FileSystem, &Path); 20] = [
+    let checks: [fn(&dyn FileSystem, &Path); 22] = [
         open_modes_decide_whether_a_file_may_exist,
         a_file_opened_for_reading_is_not_written,
         bytes_written_are_read_by_every_handle,
@@ -36,6 +36,8 @@ pub(crate) fn check_all(make: &dyn Fn() -> TestDirectory) {
         views_beyond_the_end_are_refused,
         a_map_ahead_shows_what_is_written_later,
         advice_changes_no_byte,
+        a_temporary_file_has_no_name,
+        memory_shows_the_temporary_file_that_it_is_put_on,
         names_are_listed_in_order,
         rename_replaces_and_remove_removes,
         directories_are_made_with_parents,
@@ -305,6 +307,36 @@ fn advice_changes_no_byte(fs: &dyn FileSystem, dir: &Path) {
     for offset in [0, 5, 3 * 4096 - 1] {
         assert!(map.is_resident(offset), "byte {offset} was just read");
     }
+}
+
+fn a_temporary_file_has_no_name(fs: &dyn FileSystem, dir: &Path) {
+    let files = [(); 2].map(|()| fs.open_temporary(&dir.join("a")).expect("it can be made"));
+    assert!(fs.list(dir).expect("it exists").is_empty());
+    files[0].allocate(0..8192).expect("there is room");
+    write(&*files[0], b"first", 4096);
+    write(&*files[1], b"second", 0);
+    files[0].sync().expect("it can be synced");
+    assert_eq!((files[0].len().ok(), read(&*files[0], 4096, 5)), (Some(8192), b"first".to_vec()));
+    assert_eq!((files[1].len().ok(), read(&*files[1], 0, 6)), (Some(6), b"second".to_vec()));
+    assert_eq!(kind(fs.open_temporary(&dir.join("none/a"))), Some(ErrorKind::NotFound));
+}
+
+fn memory_shows_the_temporary_file_that_it_is_put_on(fs: &dyn FileSystem, dir: &Path) {
+    const UNIT: usize = 64 << 10;
+    let memory = AnonymousMap::new(4 * UNIT).expect("there is memory");
+    let file = fs.open_temporary(&dir.join("a")).expect("it can be made");
+    write(&*file, &[1; UNIT], 0);
+    write(&*file, &[2; UNIT], UNIT as u64);
+    file.sync().expect("it can be synced");
+    let is_put = file.remap(&memory, UNIT..2 * UNIT, UNIT as u64).expect("it is put on it, or not");
+    assert_eq!(is_put, fs.can_remap());
+    let byte = if is_put { 2 } else { 0 };
+    assert_eq!(memory.bytes(0..UNIT), [0; UNIT]);
+    assert_eq!(memory.bytes(UNIT..2 * UNIT), [byte; UNIT]);
+    assert_eq!(memory.bytes(2 * UNIT..4 * UNIT), [0; 2 * UNIT]);
+    // The memory keeps the file.
+    drop(file);
+    assert_eq!(memory.bytes(UNIT..2 * UNIT), [byte; UNIT]);
 }
 
 fn names_are_listed_in_order(fs: &dyn FileSystem, dir: &Path) {

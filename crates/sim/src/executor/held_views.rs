@@ -1,0 +1,92 @@
+//! Views that are held for long, as by slow readers: whatever the store does meanwhile, their rows
+//! stay what they were when the view was taken, or the store says that it has ended the view.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use flotilla_region::RegionId;
+use flotilla_store::{Error, PagesError, ReadError, StoreSnapshot};
+
+use super::{Executor, rows};
+use crate::event_queue::SimTime;
+
+/// Views that are held at a time.
+const HELD_MAX: usize = 4;
+/// A view is held up to this many times as long as a scan waits between two parts.
+const SCAN_PARTS: u64 = 4;
+
+/// The rows of each region.
+type RowsByRegion = Vec<(RegionId, Vec<(Bytes, Bytes)>)>;
+
+/// A view, and its rows when it was taken.
+#[derive(Debug)]
+pub(super) struct HeldView {
+    view: StoreSnapshot,
+    rows: RowsByRegion,
+    until: SimTime,
+    /// Bytes that were spilled before it was taken.
+    spilled_before: u64,
+}
+
+impl Executor {
+    /// Lets views go whose time is over, and takes new ones.
+    ///
+    /// # Errors
+    ///
+    /// The page store failed.
+    ///
+    /// # Panics
+    ///
+    /// If the rows of a view have changed.
+    pub(super) fn hold_views(&mut self, now: SimTime) -> Result<(), Error> {
+        let scan_us_max = self.delays.scan_us_max;
+        if scan_us_max == 0 {
+            return Ok(());
+        }
+        let (over, held): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.held_views).into_iter().partition(|held| held.until <= now);
+        self.held_views = held;
+        let spilled = self.spill_written_bytes();
+        let spills = &mut self.coverage.pages.spills;
+        for HeldView { view, rows, spilled_before, .. } in over {
+            match rows_of(&view)? {
+                Some(found) => {
+                    assert_eq!(found, rows, "the rows of a view have changed");
+                    spills.views += u64::from(spilled > spilled_before);
+                }
+                None => spills.views_ended += 1,
+            }
+        }
+        if self.held_views.len() < HELD_MAX && self.rng.bool() {
+            let view = self.store.read();
+            let rows = rows_of(&view)?.expect("the last published state is never ended");
+            let until = now + self.rng.u64(1..=SCAN_PARTS * scan_us_max);
+            self.held_views.push_back(HeldView { view, rows, until, spilled_before: spilled });
+        }
+        Ok(())
+    }
+}
+
+/// The rows of a view; none if the store has ended it.
+fn rows_of(view: &StoreSnapshot) -> Result<Option<RowsByRegion>, Error> {
+    let read = || {
+        let mut all = RowsByRegion::new();
+        for region in view.descriptors()? {
+            let found = view.region(region.id, None).and_then(|region| rows(&region));
+            all.push((region.id, found.map_err(failed)?));
+        }
+        Ok(all)
+    };
+    match read() {
+        Ok(rows) => Ok(Some(rows)),
+        Err(Error::Pages(PagesError::SnapshotTooOld { .. })) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn failed(error: ReadError) -> Error {
+    match error {
+        ReadError::Pages(error) => Error::Pages(error),
+        error => panic!("a region that a view lists cannot be read: {error}"),
+    }
+}
