@@ -386,7 +386,7 @@ pub struct PagesCoverage {
     pub reclaimed_bytes: u64,
     /// Read again by the scrub.
     pub scrubbed_bytes: u64,
-    /// What old snapshots held.
+    /// Memory and snapshots that were too much.
     pub spills: SpillCoverage,
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use flotilla_region::{
     BirthOrigin, Descriptor, EndTask, Event, Index, LogEffects, LogFetch, PeerId, ReadGrant,
-    RegionId, Reject, Term,
+    RegionId, Reject, Term, Ticket,
 };
 use flotilla_store::{
     AppliedReplica, ApplyOutcome, CheckpointReport, CheckpointedReplica, Commit, Error, Pacer,
@@ -28,9 +28,9 @@ mod installs;
 mod long_scans;
 mod reads;
 
-use held_views::HeldView;
+use held_views::HeldViews;
 pub(crate) use installs::{InstallArrow, RowWork};
-use long_scans::LongScans;
+use long_scans::{LongScans, ScanStep};
 pub(crate) use reads::rows;
 
 /// How long things take at most.
@@ -58,8 +58,8 @@ const PURGE_US_MAX: u64 = 100_000;
 const LOG_STEPS_END: u64 = 6;
 /// Actions of maintenance at a time are no more than this.
 const MAINTENANCE_STEPS_END: u64 = 4;
-/// How much faster maintenance's clock runs where scans are long: a snapshot is ended when it is 10 s
-/// old, and no store of most runs is up for so long.
+/// How much faster maintenance's clock runs where scans are long: a snapshot is ended when it is
+/// 10 s old, and no store of most runs is up for so long.
 const MAINTENANCE_HASTE: u64 = 10;
 /// A stalled apply looks at least this often whether enough dirty bytes are written.
 const LOOK_US_MAX: u64 = 5_000;
@@ -89,7 +89,7 @@ pub(crate) struct Executor {
     is_change_known: bool,
     coverage: Coverage,
     long_scans: LongScans,
-    held_views: VecDeque<HeldView>,
+    held_views: HeldViews,
     /// The last arrow that an installation has passed.
     arrow: Option<InstallArrow>,
 }
@@ -156,7 +156,7 @@ impl Executor {
             is_change_known: false,
             coverage,
             long_scans: LongScans::default(),
-            held_views: VecDeque::new(),
+            held_views: HeldViews::default(),
             arrow: None,
         }
     }
@@ -416,7 +416,8 @@ impl Executor {
             Ok(region) => match &request.body {
                 RequestBody::Get(key) => ClientReply::Got(reads::get(&region, key, grant.ticket)?),
                 RequestBody::Scan if self.delays.scan_us_max > 0 => {
-                    self.begin_scan(grant.ticket, region, out);
+                    self.long_scans.begin(grant.ticket, region, self.spill_written_bytes());
+                    self.plan_scan(grant.ticket, out);
                     return Ok(());
                 }
                 _ => ClientReply::Scanned(reads::scan(&region, grant.ticket)?),
@@ -429,6 +430,26 @@ impl Executor {
         };
         out.replies.push((grant.ticket, reply));
         Ok(())
+    }
+
+    /// Reads the next part of a long scan.
+    pub(crate) fn scan_on(&mut self, ticket: Ticket, out: &mut Outbox) -> Result<(), ReadError> {
+        let (written, spills) = (self.spill_written_bytes(), &mut self.coverage.pages.spills);
+        match self.long_scans.read_part(ticket, written, spills)? {
+            ScanStep::More => self.plan_scan(ticket, out),
+            ScanStep::Done(reply) => out.replies.push((ticket, reply)),
+            ScanStep::Unknown => {}
+        }
+        Ok(())
+    }
+
+    fn plan_scan(&mut self, ticket: Ticket, out: &mut Outbox) {
+        out.tasks.push((self.rng.u64(1..=self.delays.scan_us_max), Task::Scan(ticket)));
+    }
+
+    /// Bytes that the store has written to its spill file so far.
+    pub(crate) fn spill_written_bytes(&self) -> u64 {
+        self.store.stats().pages.spill.written_bytes
     }
 
     /// Tells the core of a checkpoint. The log is purged later: more was written then.
@@ -468,7 +489,9 @@ impl Executor {
     /// writes meet work that is left.
     pub(crate) fn maintain(&mut self, now: SimTime, out: &mut Outbox) -> Result<(), Error> {
         self.is_asked = false;
-        self.hold_views(now)?;
+        let Self { store, rng, delays, coverage, .. } = self;
+        let spills = &mut coverage.pages.spills;
+        self.held_views.step(store, now, delays.scan_us_max, rng, spills)?;
         let haste = if self.delays.scan_us_max > 0 { MAINTENANCE_HASTE } else { 1 };
         let clock = Duration::from_micros(haste * now);
         // Not drawn, so that old seeds draw the rest as ever.

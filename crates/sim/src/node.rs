@@ -85,7 +85,7 @@ pub(crate) struct RunSettings {
     pub(crate) queue_bytes_max: usize,
     /// Pieces of unfinished work above which clients are left waiting.
     pub(crate) backlog_max: usize,
-    /// What old snapshots need is spilled all the time.
+    /// Memory that old snapshots need is spilled all the time.
     pub(crate) is_spilling: bool,
 }
 

@@ -1,8 +1,7 @@
 //! The spill file: memory that only old snapshots need, on disk, by slots of one slab.
 //!
-//! It is a temporary file without a name, so a crash leaves nothing of it, and no state of the store
-//! depends on it. The space of a slot goes back to the file system
-//! when its slab is dropped.
+//! It is a temporary file without a name, so a crash leaves nothing of it, and no state of the
+//! store depends on it. The space of a slot goes back to the file system when its slab is dropped.
 
 use std::io::IoSlice;
 use std::path::Path;

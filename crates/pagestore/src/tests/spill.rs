@@ -180,7 +180,7 @@ fn few_pages_are_spilled_if_none_may_stay_unless_the_disk_refuses_it() {
         held.iter().for_each(|(tree, rows)| assert_is(tree, rows));
     }
     let spill = store.stats().spill;
-    // What the last checkpoint has written stays until the next transaction.
+    // Pages that the last checkpoint has written stay until the next transaction.
     assert!(spill.old_version_bytes < 1 << 20 && spill.spilled_bytes > 0, "{spill:?}");
     store.check().unwrap();
     drop(held);

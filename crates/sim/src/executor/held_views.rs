@@ -1,13 +1,13 @@
 //! Views that are held for long, as by slow readers: whatever the store does meanwhile, their rows
 //! stay what they were when the view was taken, or the store says that it has ended the view.
 
-use std::collections::VecDeque;
-
 use bytes::Bytes;
+use fastrand::Rng;
 use flotilla_region::RegionId;
-use flotilla_store::{Error, PagesError, ReadError, StoreSnapshot};
+use flotilla_store::{Error, PagesError, ReadError, Store, StoreSnapshot};
 
-use super::{Executor, rows};
+use super::reads::rows;
+use crate::coverage::SpillCoverage;
 use crate::event_queue::SimTime;
 
 /// Views that are held at a time.
@@ -20,7 +20,7 @@ type RowsByRegion = Vec<(RegionId, Vec<(Bytes, Bytes)>)>;
 
 /// A view, and its rows when it was taken.
 #[derive(Debug)]
-pub(super) struct HeldView {
+struct HeldView {
     view: StoreSnapshot,
     rows: RowsByRegion,
     until: SimTime,
@@ -28,8 +28,12 @@ pub(super) struct HeldView {
     spilled_before: u64,
 }
 
-impl Executor {
-    /// Lets views go whose time is over, and takes new ones.
+/// The views of one store.
+#[derive(Debug, Default)]
+pub(super) struct HeldViews(Vec<HeldView>);
+
+impl HeldViews {
+    /// Lets views go whose time is over, and takes new ones, if scans are long.
     ///
     /// # Errors
     ///
@@ -38,30 +42,33 @@ impl Executor {
     /// # Panics
     ///
     /// If the rows of a view have changed.
-    pub(super) fn hold_views(&mut self, now: SimTime) -> Result<(), Error> {
-        let scan_us_max = self.delays.scan_us_max;
+    pub(super) fn step(
+        &mut self,
+        store: &Store,
+        now: SimTime,
+        scan_us_max: u64,
+        rng: &mut Rng,
+        spills: &mut SpillCoverage,
+    ) -> Result<(), Error> {
         if scan_us_max == 0 {
             return Ok(());
         }
-        let (over, held): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut self.held_views).into_iter().partition(|held| held.until <= now);
-        self.held_views = held;
-        let spilled = self.spill_written_bytes();
-        let spills = &mut self.coverage.pages.spills;
+        let written = store.stats().pages.spill.written_bytes;
+        let over: Vec<HeldView> = self.0.extract_if(.., |held| held.until <= now).collect();
         for HeldView { view, rows, spilled_before, .. } in over {
             match rows_of(&view)? {
                 Some(found) => {
                     assert_eq!(found, rows, "the rows of a view have changed");
-                    spills.views += u64::from(spilled > spilled_before);
+                    spills.views += u64::from(written > spilled_before);
                 }
                 None => spills.views_ended += 1,
             }
         }
-        if self.held_views.len() < HELD_MAX && self.rng.bool() {
-            let view = self.store.read();
+        if self.0.len() < HELD_MAX && rng.bool() {
+            let view = store.read();
             let rows = rows_of(&view)?.expect("the last published state is never ended");
-            let until = now + self.rng.u64(1..=SCAN_PARTS * scan_us_max);
-            self.held_views.push_back(HeldView { view, rows, until, spilled_before: spilled });
+            let until = now + rng.u64(1..=SCAN_PARTS * scan_us_max);
+            self.0.push(HeldView { view, rows, until, spilled_before: written });
         }
         Ok(())
     }

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use flotilla_region::{Reject, Ticket};
 use flotilla_store::{PagesError, ReadError, RegionSnapshot, ScanRequest};
 
-use super::{Executor, reads};
+use super::reads::all;
+use crate::coverage::SpillCoverage;
 use crate::request::ClientReply;
-use crate::task::{Outbox, Task};
 
 /// Bytes of a part: a few rows.
 const PART_BYTES: u64 = 64;
@@ -33,56 +33,58 @@ struct LongScan {
     spilled_before: u64,
 }
 
-impl Executor {
-    /// Begins a scan, whose rows are read later.
-    pub(super) fn begin_scan(&mut self, ticket: Ticket, region: RegionSnapshot, out: &mut Outbox) {
-        let (rest, spilled_before) = (reads::all(), self.spill_written_bytes());
-        let scan = LongScan { region, rest, parts: 0, rows: Vec::new(), spilled_before };
-        self.long_scans.0.insert(ticket, scan);
-        out.tasks.push((self.rng.u64(1..=self.delays.scan_us_max), Task::Scan(ticket)));
+/// The outcome of reading a part.
+pub(super) enum ScanStep {
+    /// There are more rows.
+    More,
+    /// The answer.
+    Done(ClientReply),
+    /// There is no such scan.
+    Unknown,
+}
+
+impl LongScans {
+    /// Begins a scan, whose rows are read later. The store has spilled so many bytes by then.
+    pub(super) fn begin(&mut self, ticket: Ticket, region: RegionSnapshot, spilled_before: u64) {
+        let scan = LongScan { region, rest: all(), parts: 0, rows: Vec::new(), spilled_before };
+        self.0.insert(ticket, scan);
     }
 
-    /// Reads the next part of a scan, and answers behind the last one.
+    /// Reads the next part of a scan. The store has spilled `written` bytes by now.
     ///
     /// # Errors
     ///
     /// The rows cannot be read.
-    pub(crate) fn scan_on(&mut self, ticket: Ticket, out: &mut Outbox) -> Result<(), ReadError> {
-        let Some(mut scan) = self.long_scans.0.remove(&ticket) else { return Ok(()) };
+    pub(super) fn read_part(
+        &mut self,
+        ticket: Ticket,
+        written: u64,
+        spills: &mut SpillCoverage,
+    ) -> Result<ScanStep, ReadError> {
+        let Some(mut scan) = self.0.remove(&ticket) else { return Ok(ScanStep::Unknown) };
         scan.parts += 1;
         let part_bytes = if scan.parts < PARTS_MAX { PART_BYTES } else { u64::MAX };
         let LongScan { region, rest, rows, .. } = &mut scan;
         let copy = |key: &[u8], value: &[u8]| {
             rows.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)));
         };
-        let rest = match region.scan_part(rest, part_bytes, copy) {
-            Ok(rest) => rest,
+        match region.scan_part(rest, part_bytes, copy) {
+            Ok(Some(rest)) => {
+                scan.rest = rest;
+                self.0.insert(ticket, scan);
+                Ok(ScanStep::More)
+            }
+            Ok(None) => {
+                spills.scans += u64::from(written > scan.spilled_before);
+                Ok(ScanStep::Done(ClientReply::Scanned(scan.rows)))
+            }
             // The client asks again.
             Err(ReadError::Pages(PagesError::SnapshotTooOld { .. })) => {
-                self.coverage.pages.spills.scans_refused += 1;
+                spills.scans_refused += 1;
                 let reason = "the snapshot of the read is too old";
-                out.replies.push((ticket, ClientReply::Refused(Reject::Busy { reason })));
-                return Ok(());
+                Ok(ScanStep::Done(ClientReply::Refused(Reject::Busy { reason })))
             }
-            Err(error) => return Err(error),
-        };
-        match rest {
-            Some(rest) => {
-                scan.rest = rest;
-                self.long_scans.0.insert(ticket, scan);
-                out.tasks.push((self.rng.u64(1..=self.delays.scan_us_max), Task::Scan(ticket)));
-            }
-            None => {
-                let was_spilled = self.spill_written_bytes() > scan.spilled_before;
-                self.coverage.pages.spills.scans += u64::from(was_spilled);
-                out.replies.push((ticket, ClientReply::Scanned(scan.rows)));
-            }
+            Err(error) => Err(error),
         }
-        Ok(())
-    }
-
-    /// Bytes that the store has written to its spill file so far.
-    pub(crate) fn spill_written_bytes(&self) -> u64 {
-        self.store.stats().pages.spill.written_bytes
     }
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 
 use crate::AnonymousMap;
 
-/// What is refused to temporary files, and to no others.
+/// An operation that is refused to temporary files, and to no others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TemporaryFault {
     /// To make one.

@@ -355,7 +355,7 @@ fn a_temporary_file_goes_with_the_power_and_memory_on_it_stays() {
     let apart = fs.crashed(1);
     assert_eq!(apart.disk.lock().inode_count(), 0);
     assert_eq!(apart.list(Path::new("/d")).unwrap(), [""; 0]);
-    // What is written later is seen, as of any mapped file.
+    // Later writes are seen, as of any mapped file.
     file.write_at(&[2; 4096], 0).unwrap();
     let seen = || [memory.bytes(0..1)[0], memory.bytes(4096..4097)[0]];
     assert_eq!(seen(), if fs.can_remap() { [2, 1] } else { [0, 0] });
