@@ -25,6 +25,11 @@ struct Installing {
 }
 
 impl SilentReplicas {
+    /// Whether the end of this replica, or of a later one, was handed out.
+    pub(super) fn is_to_end(&self, region: RegionId, peer: PeerId) -> bool {
+        self.ending.get(&region).is_some_and(|ended| peer <= *ended)
+    }
+
     /// The core hears of these events in its next step.
     pub(super) fn hear(&mut self, events: &[Event]) {
         for event in events {
@@ -42,7 +47,7 @@ impl SilentReplicas {
         for envelope in effects.messages.iter().chain(sent) {
             let (region, from) = (envelope.region, envelope.from.id);
             let installs = self.installing.get(&region).is_some_and(|it| it.peer == from);
-            let ends = self.ending.get(&region).is_some_and(|ended| from <= *ended);
+            let ends = self.is_to_end(region, from);
             if installs || ends {
                 let kind = envelope.message.kind;
                 let why = if ends { "it was to end" } else { "it installs a snapshot" };

@@ -61,7 +61,11 @@ impl RunningStore {
         let refused = Event::SnapshotSent { region, from, to, number, ok: false };
         let reader = match self.handshakes.is_linked(place) {
             false => None,
-            true => benign(self.executor.store().open_snapshot(region))?,
+            true => match self.executor.store().open_snapshot(region) {
+                // The replica has ended while its snapshot waited for others.
+                Err(ReadError::RegionNotFound) if self.silent.is_to_end(region, from) => None,
+                opened => benign(opened)?,
+            },
         };
         // The receiver would hold a log beyond its own term.
         let fits = |reader: &SnapshotReader| reader.head().term <= envelope.message.term;
