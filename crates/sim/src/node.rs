@@ -530,13 +530,13 @@ impl SimNode {
         }
     }
 
-    /// Rows of a snapshot cannot be read, which ends the store as any error does.
+    /// Rows cannot be read, which ends the store as any error does.
     fn unread(&self, error: &ReadError) -> StopReason {
         if self.has_disk_fault {
             return StopReason::Died;
         }
         let store = layout::id(self.place);
-        StopReason::CheckFailure(format!("store {store} cannot read a snapshot: {error}"))
+        StopReason::CheckFailure(format!("store {store} cannot read rows: {error}"))
     }
 
     /// An error ends the store; without an injected disk fault, it is a bug.

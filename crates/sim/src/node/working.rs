@@ -90,10 +90,10 @@ impl SimNode {
             Task::Apply => return self.apply(now, reference_model, out),
             Task::Read(grant) => {
                 let request = workload.request(grant.ticket);
+                // The power may go while memory is spilled, which does not fail the store: then a
+                // read is the first to meet it.
                 let read = running.executor.read(grant, request, out);
-                read.map_err(|error| {
-                    StopReason::CheckFailure(format!("a granted read failed: {error}"))
-                })?;
+                read.map_err(|error| self.unread(&error))?;
             }
             Task::Maintain => {
                 running.executor.maintain(now, out).map_err(|error| self.stop(&error))?;
