@@ -168,7 +168,8 @@ async fn a_region_is_split_again_once_its_new_parts_are_led() {
         };
         let router = routers.find(is_leader).ok_or("no store leads the region")?;
         let region = router.locate(Space::Raw, &key(0)).unwrap();
-        changes = Some(router.changes());
+        // An attempt that fails half way has made some of the splits.
+        changes.get_or_insert_with(|| router.changes());
         let keys: Vec<_> = (1..=60).map(key).collect();
         let split = router.split(region.id, &keys, "test").await;
         split.map(drop).map_err(|error| format!("{error:?}"))

@@ -138,8 +138,8 @@ impl Consensus {
         );
     }
 
-    /// Whether followers hear of each commit at once. If not, they hear of it with the next entry or
-    /// heartbeat, or with the answer to a read of theirs.
+    /// Whether followers hear of each commit at once. If not, they hear of it with the next entry
+    /// or heartbeat, or with the answer to a read of theirs.
     pub(crate) fn announce_commits(&mut self, at_once: bool) {
         self.raw.skip_bcast_commit(!at_once);
     }
