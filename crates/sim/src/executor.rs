@@ -58,7 +58,7 @@ const PURGE_US_MAX: u64 = 100_000;
 const LOG_STEPS_END: u64 = 6;
 /// Actions of maintenance at a time are no more than this.
 const MAINTENANCE_STEPS_END: u64 = 4;
-/// How much faster maintenance's clock runs where scans are long: a snapshot is ended when it is
+/// The speed-up of maintenance's clock where scans are long: a snapshot is ended when it is
 /// 10 s old, and no store of most runs is up for so long.
 const MAINTENANCE_HASTE: u64 = 10;
 /// A stalled apply looks at least this often whether enough dirty bytes are written.
