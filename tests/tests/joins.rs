@@ -62,8 +62,8 @@ async fn agree(endpoints: &[String], count: usize) -> Vec<(u64, String, Vec<Stri
         let mut first = None;
         for endpoint in endpoints {
             let seen = observer(endpoint);
-            let stores = seen.stores().await.map_err(|error| format!("{endpoint}: {error}"))?;
-            let stores: Vec<_> = stores.into_iter().map(described).collect();
+            let known = seen.stores().await.map_err(|error| format!("{endpoint}: {error}"))?;
+            let stores: Vec<_> = known.stores.into_iter().map(described).collect();
             if stores.len() != count {
                 return Err(format!("{endpoint} knows {stores:?}"));
             }

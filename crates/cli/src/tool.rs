@@ -47,14 +47,14 @@ impl ClusterTarget {
 
     /// The stores that take part, from the first endpoint that answers. Needs no quorum.
     pub(crate) async fn stores(&self) -> Result<Vec<peers::KnownStore>, Error> {
-        let mut stores = self.registered_stores().await?;
+        let mut stores = self.registered_stores().await?.stores;
         // The name and the address of one that is gone may be those of its successor.
         stores.retain(|store| !is_gone(store));
         Ok(stores)
     }
 
     /// The same, with those that are lost or have left.
-    pub(crate) async fn registered_stores(&self) -> Result<Vec<peers::KnownStore>, Error> {
+    pub(crate) async fn registered_stores(&self) -> Result<peers::StoresResponse, Error> {
         let mut silent = Vec::new();
         let mut refusals = Vec::new();
         for endpoint in &self.endpoints {

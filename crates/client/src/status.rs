@@ -33,16 +33,16 @@ impl Observer {
         Ok(Observer { address: address.to_owned(), client, config })
     }
 
-    /// The stores that this one knows of, itself among them.
+    /// The stores that this one knows of, itself among them, and the version of the registry that
+    /// it knows them from: the copies of other stores may be older or newer.
     ///
     /// # Errors
     ///
     /// [`Error::Unreachable`] if it does not answer within the attempt's time;
     /// [`Error::NotServing`] if it does, but has no cluster yet, or stops.
-    pub async fn stores(&self) -> Result<Vec<peers::KnownStore>, Error> {
+    pub async fn stores(&self) -> Result<peers::StoresResponse, Error> {
         let mut client = self.client.clone();
-        let response = self.ask(client.stores(peers::StoresRequest {})).await?;
-        Ok(response.stores)
+        self.ask(client.stores(peers::StoresRequest {})).await
     }
 
     /// The replicas that this store has, by region id.

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use flotilla_proto::peers::{
-    ChangeStoreRequest, KnownStore, StatsResponse, StoreChange, StoreState,
+    ChangeStoreRequest, KnownStore, StatsResponse, StoreChange, StoreState, StoresResponse,
 };
 use serde_json::json;
 
@@ -72,21 +72,21 @@ pub(crate) async fn run(
         StoreCommand::Lost { store, wait } => (store, wait, StoreChange::Lost),
         StoreCommand::Cancel { store, wait } => (store, wait, StoreChange::Cancel),
     };
-    let stores = target.registered_stores().await?;
+    let stores = target.registered_stores().await?.stores;
     let store = find(&stores, name)?;
     let until = placement::end_of(wait.seconds);
     let mut told = String::new();
-    let begun = begin(target, &stores, store, change, until, &mut told).await?;
-    let mut state = KnownState { before: Some(store.state()), now: begun };
+    let mut known = begin(target, &stores, store, change, until, &mut told).await?;
+    let begun = known.state;
     loop {
         let (copy, answer) = look(target, store_id(store)).await?;
-        state.learn(copy);
-        let now = SeenStore { store, state: state.now, answer };
+        known.learn(copy);
+        let now = SeenStore { store, state: known.state, answer };
         if now.is_reached(change) {
             return now.done(change, format, out);
         }
         let (name, words) = (&store.name, now.words());
-        if state.now != begun {
+        if known.state != begun {
             return Err(Error::Refused(format!("{name} was changed by another command: {words}")));
         }
         tell(name, &words, &mut told);
@@ -97,19 +97,19 @@ pub(crate) async fn run(
     }
 }
 
-/// The state of a store, of which the leader of placement was the first to know.
+/// The state of a store in a copy of the registry.
+#[derive(Clone, Copy)]
 struct KnownState {
-    /// The state before the change, until a copy has another one.
-    before: Option<StoreState>,
-    now: StoreState,
+    state: StoreState,
+    /// 0: the copy is that of an older version, which does not tell.
+    registry_version: u64,
 }
 
 impl KnownState {
-    /// Takes in the copy of some store, which may be one from before the change.
-    fn learn(&mut self, copy: StoreState) {
-        if self.before != Some(copy) {
-            self.before = None;
-            self.now = copy;
+    /// Takes in the copy of some store, which may be an older one than that of another store.
+    fn learn(&mut self, copy: Self) {
+        if copy.registry_version == 0 || copy.registry_version >= self.registry_version {
+            *self = copy;
         }
     }
 }
@@ -122,7 +122,7 @@ async fn begin(
     change: StoreChange,
     until: Instant,
     told: &mut String,
-) -> Result<StoreState, Error> {
+) -> Result<KnownState, Error> {
     let request = ChangeStoreRequest { store_id: store_id(store), change: change.into() };
     loop {
         let response = placement::ask(target, stores, until, async |operator| {
@@ -130,9 +130,10 @@ async fn begin(
             Ok((!response.is_led_elsewhere).then_some(response))
         });
         let response = response.await?;
-        let state = response.state();
+        let registry_version = response.registry_version;
+        let known = KnownState { state: response.state(), registry_version };
         match response.refusal {
-            refusal if refusal.is_empty() => return Ok(state),
+            refusal if refusal.is_empty() => return Ok(known),
             refusal if !response.is_passing || Instant::now() >= until => {
                 return Err(Error::Refused(refusal));
             }
@@ -154,11 +155,11 @@ fn tell(name: &str, words: &str, told: &mut String) {
 async fn look(
     target: &ClusterTarget,
     id: u64,
-) -> Result<(StoreState, Result<StatsResponse, flotilla_client::Error>), Error> {
-    let stores = target.registered_stores().await?;
+) -> Result<(KnownState, Result<StatsResponse, flotilla_client::Error>), Error> {
+    let StoresResponse { stores, registry_version, .. } = target.registered_stores().await?;
     let found = stores.into_iter().find(|store| store_id(store) == id);
     let store = found.ok_or_else(|| Error::Absent(format!("there is no store {id}")))?;
-    let state = store.state();
+    let known = KnownState { state: store.state(), registry_version };
     let address = store.store.unwrap_or_default().address;
     let answer = target.observer(&address)?.stats().await;
     // Another store may listen there by now.
@@ -169,7 +170,7 @@ async fn look(
             reason: format!("store {} listens there", stats.store_id),
         }),
     });
-    Ok((state, answer))
+    Ok((known, answer))
 }
 
 /// A store as the registry has it, and as it describes itself.
@@ -261,17 +262,21 @@ mod tests {
 
     #[test]
     fn a_copy_of_the_registry_from_before_the_change_says_nothing() {
-        use StoreState::{StoreLeaving, StoreUp};
-        let mut state = KnownState { before: Some(StoreLeaving), now: StoreUp };
-        for (copy, now) in [
-            (StoreLeaving, StoreUp),
-            (StoreUp, StoreUp),
+        use StoreState::{StoreDraining, StoreLeaving, StoreUp};
+        let copy = |state, registry_version| KnownState { state, registry_version };
+        let mut known = copy(StoreUp, 7);
+        for (seen, state) in [
+            (copy(StoreDraining, 5), StoreUp),
+            (copy(StoreLeaving, 6), StoreUp),
+            (copy(StoreUp, 8), StoreUp),
             // Another command has changed it again.
-            (StoreLeaving, StoreLeaving),
-            (StoreUp, StoreUp),
+            (copy(StoreLeaving, 9), StoreLeaving),
+            (copy(StoreUp, 8), StoreLeaving),
+            // The copy of an older version.
+            (copy(StoreUp, 0), StoreUp),
         ] {
-            state.learn(copy);
-            assert_eq!(state.now, now, "{copy:?}");
+            known.learn(seen);
+            assert_eq!(known.state, state, "{}", seen.registry_version);
         }
     }
 

@@ -76,7 +76,7 @@ pub(super) async fn run(
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let (gone, here): (Vec<_>, Vec<_>) =
-        target.registered_stores().await?.into_iter().partition(is_gone);
+        target.registered_stores().await?.stores.into_iter().partition(is_gone);
     // The others are not asked: the address of one may be its successor's.
     let seen = ask_all(target, here, look).await?;
     let holders = seen.iter().filter_map(|seen| seen.answer.as_ref().ok()?.registry.clone());

@@ -11,6 +11,7 @@ use flotilla_region::StoreId;
 
 use super::context::PdContext;
 use super::replica_repair::{REPLICAS, RepairSettings};
+use super::store_changes::WrittenState;
 use crate::membership::state_to_wire;
 
 /// Stores that one request names at most.
@@ -89,7 +90,11 @@ impl RepairRequests {
             }
         };
         match pd_leader.change_store(StoreId(request.store_id), change).await {
-            Ok(state) => ChangeStoreResponse { state: state_to_wire(state).into(), ..response },
+            Ok(WrittenState { state, registry_version }) => ChangeStoreResponse {
+                state: state_to_wire(state).into(),
+                registry_version,
+                ..response
+            },
             Err(why) => {
                 let is_young = pd_leader.repair().is_young(pd_leader.now_ms());
                 let (refusal, is_passing) = (why.to_string(), why.is_passing(is_young));

@@ -34,6 +34,13 @@ pub(super) enum NotChanged {
     Unwritten,
 }
 
+/// The state of a store.
+pub(super) struct WrittenState {
+    pub(super) state: StoreState,
+    /// The registry that has it.
+    pub(super) registry_version: u64,
+}
+
 impl NotChanged {
     /// Whether it may be otherwise in a moment, by itself. `is_young`: stores have not reported
     /// yet.
@@ -52,22 +59,22 @@ impl PdLeader {
         self: &Arc<Self>,
         store: StoreId,
         change: StateChange,
-    ) -> Result<StoreState, NotChanged> {
+    ) -> Result<WrittenState, NotChanged> {
         let until = Instant::now() + PATIENCE;
         loop {
             // Enabled before the look, so that no notification is missed between the two.
             let mut settled = pin!(self.settled.notified());
             settled.as_mut().enable();
-            let (changed, state, name) = {
+            let (changed, registry_version, state, name) = {
                 let row = self.registry.lock();
                 let changed = row.registry().with_state(store, change)?;
                 let record = row.registry().store(store).cloned().unwrap_or_default();
-                (changed, record.state, record.name)
+                (changed, row.registry().version, record.state, record.name)
             };
             let Some(changed) = changed else {
                 // A later leader may have changed it again.
                 self.confirm().await.map_err(|_| NotChanged::Unwritten)?;
-                return Ok(state);
+                return Ok(WrittenState { state, registry_version });
             };
             self.check_change(store, change)?;
             // In a task of its own: the caller may be dropped, but the outcome must be learnt.

@@ -65,7 +65,11 @@ impl StatusService for StatusServer {
             }
         });
         let cluster_id = self.membership.id().cluster_id;
-        Ok(Response::new(peers::StoresResponse { cluster_id, stores: stores.collect() }))
+        Ok(Response::new(peers::StoresResponse {
+            cluster_id,
+            stores: stores.collect(),
+            registry_version: registry.version,
+        }))
     }
 
     async fn regions(
