@@ -4,6 +4,7 @@
 //! and the time go in, rows to write come out.
 //!
 //! - [`ClusterView`] knows stores, regions and leaders from the heartbeats of the stores.
+//! - [`LedRegions`] makes these heartbeats, on every store.
 //! - [`LeaderBalance`] proposes transfers of leadership, so that each store leads as many regions.
 //! - [`Repairer`] decides which stores should have the replicas of a region, and [`ReplicaPlan`]
 //!   the steps that bring them there.
@@ -20,6 +21,7 @@
 mod cluster_view;
 mod id_allocator;
 mod leader_balance;
+mod led_regions;
 mod loss_check;
 mod repairer;
 mod replica_plan;
@@ -36,6 +38,7 @@ pub use id_allocator::{BLOCK_COUNT, FLOOR, IdAllocator};
 pub use leader_balance::{
     LeaderBalance, LeaderBalanceLimits, LeaderScatter, LeaderStep, LeaderStepState,
 };
+pub use led_regions::{KnownRegion, LedRegions};
 pub use loss_check::{LOSS_SILENCE_MS, LossRefusal, check_loss};
 pub use repairer::{
     ExitRefusal, OperatorState, RepairLimits, RepairReason, RepairRefusal, Repairer, ReplicaStep,

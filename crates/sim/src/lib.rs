@@ -19,6 +19,7 @@ mod network;
 mod node;
 mod options;
 mod packet;
+mod placement_watch;
 mod reference_model;
 mod region_cache;
 mod request;

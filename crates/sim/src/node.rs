@@ -247,6 +247,14 @@ impl SimNode {
         self.running.as_ref()?.shard.status(region)
     }
 
+    /// The regions with data here.
+    pub(crate) fn regions(&self) -> impl Iterator<Item = &Descriptor> {
+        let shard = self.running.as_ref().map(|running| &running.shard);
+        let here = |shard: &Shard| shard.regions().collect::<Vec<_>>();
+        let ids = shard.map(here).unwrap_or_default();
+        ids.into_iter().filter_map(move |id| shard?.descriptor(id))
+    }
+
     /// Opens the directory, and the store if it is a member's.
     pub(crate) fn start(
         &mut self,

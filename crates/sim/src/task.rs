@@ -3,12 +3,13 @@
 use bytes::Bytes;
 use flotilla_dispatch::StreamKind;
 use flotilla_region::{
-    Descriptor, Envelope, Event, LogFetch, Notice, ReadGrant, RoleChange, SnapshotSend, SplitWish,
-    Ticket,
+    Descriptor, Envelope, Event, LogFetch, Notice, ReadGrant, RegionId, RoleChange, SnapshotSend,
+    SplitWish, Ticket,
 };
 
 use crate::event_queue::SimTime;
 use crate::packet::{Packet, StreamId};
+use crate::placement_watch::StepRanges;
 use crate::reference_model::CheckFailure;
 use crate::request::ClientReply;
 
@@ -111,6 +112,9 @@ pub(crate) struct Outbox {
     /// Requests whose fate the store does not learn.
     pub(crate) undecided: Vec<Ticket>,
     pub(crate) roles: Vec<RoleChange>,
+    pub(crate) ranges: Vec<StepRanges>,
+    /// Regions whose replicas have ended.
+    pub(crate) ended: Vec<RegionId>,
     pub(crate) wishes: Vec<WishedSplit>,
     /// The store stalls for this long, and hands out its effects then.
     pub(crate) stall_us: Option<u64>,

@@ -13,6 +13,7 @@ use crate::layout;
 use crate::network::{Network, NetworkConditions};
 use crate::node::{RunSettings, SimNode};
 use crate::packet::Packet;
+use crate::placement_watch::PlacementWatch;
 use crate::reference_model::{CheckFailure, ReferenceModel};
 use crate::request::ClientRequest;
 use crate::split_planner::SplitPlanner;
@@ -151,6 +152,7 @@ pub(crate) struct SimWorld {
     workload: ClientWorkload,
     reference_model: ReferenceModel,
     stamps: GrantedTimestamps,
+    placement: PlacementWatch,
     trace: Trace,
     swarm: Swarm,
     splits: SplitPlanner,
@@ -198,6 +200,7 @@ impl SimWorld {
             workload,
             reference_model,
             stamps: GrantedTimestamps::default(),
+            placement: PlacementWatch::new(stores),
             trace,
             swarm,
             splits,
@@ -255,6 +258,13 @@ impl SimWorld {
 
     pub(crate) fn reference_model(&self) -> &ReferenceModel {
         &self.reference_model
+    }
+
+    /// Whether placement finds each region where it is led.
+    pub(crate) fn check_placement(&self) -> Result<(), CheckFailure> {
+        let mut regions = self.reference_model.descriptors();
+        regions
+            .try_for_each(|region| self.placement.check(self.now(), region, self.leader(region.id)))
     }
 
     pub(crate) fn stamps(&self) -> &GrantedTimestamps {
@@ -423,6 +433,10 @@ impl SimWorld {
             packet.is_sound = !self.nodes[store].is_swapped();
             self.send_packet(packet);
         }
+        out.ended.drain(..).for_each(|region| self.placement.note_end(store, region));
+        for step in out.ranges.drain(..) {
+            self.placement.note_ranges(self.event_queue.now(), store, &step)?;
+        }
         out.roles.drain(..).for_each(|role| self.note_role(store, &role));
         for wish in out.wishes.drain(..) {
             self.split_as_wished(store, wish);
@@ -477,6 +491,8 @@ impl SimWorld {
             self.oracles[store].on_role_change(role);
         }
         let now = self.now();
+        let region = self.nodes[store].regions().find(|region| region.id == role.region);
+        self.placement.note_role(now, store, role, region);
         for ticket in self.nodes[store].note_leadership(now, role) {
             self.try_again(store, ticket);
         }

@@ -3,7 +3,7 @@
 //! It is a hint for callers, not the truth: the region itself checks leader and epoch again. The
 //! shards write it, the services read it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use bytes::Bytes;
@@ -23,8 +23,14 @@ const SIBLINGS_MAX: usize = 16;
 pub enum RouteChange {
     /// A region has another leader, another term, or both.
     Role(RoleChange),
-    /// Regions have new ranges, all of them by one split, or other replicas.
-    Ranges(Vec<Descriptor>),
+    /// Regions have new ranges or other replicas, or are new here. All parts of a split come
+    /// together; so may regions that have nothing to do with each other.
+    Ranges {
+        /// The regions.
+        ranges: Vec<Descriptor>,
+        /// Those of them that a split has made, and whose replicas here campaign at once.
+        campaigning: BTreeSet<RegionId>,
+    },
     /// The replica of a region here has ended.
     Ended(RegionId),
 }
@@ -172,18 +178,22 @@ impl RoutingTable {
     }
 
     /// Records regions whose ranges are new. All parts of a split come at once, so that no reader
-    /// finds a hole between them.
-    pub(crate) fn note_ranges(&self, descriptors: Vec<Descriptor>) {
-        let mut changed = descriptors;
+    /// finds a hole between them. The replicas of `campaigning` are new, and campaign at once.
+    pub(crate) fn note_ranges(
+        &self,
+        descriptors: Vec<Descriptor>,
+        campaigning: BTreeSet<RegionId>,
+    ) {
+        let mut ranges = descriptors;
         {
             let mut table = self.table.write();
-            changed.retain(|descriptor| table.put(descriptor.clone()));
+            ranges.retain(|descriptor| table.put(descriptor.clone()));
         }
-        if changed.is_empty() {
+        if ranges.is_empty() {
             return;
         }
         self.range_changes.send_modify(|count| *count += 1);
-        let _ = self.changes.send(RouteChange::Ranges(changed));
+        let _ = self.changes.send(RouteChange::Ranges { ranges, campaigning });
     }
 
     /// Takes a region off the table whose replica here has ended. Those who wait for its leader are
@@ -281,6 +291,10 @@ mod tests {
         }
     }
 
+    fn note_ranges(table: &RoutingTable, descriptors: Vec<Descriptor>) {
+        table.note_ranges(descriptors, BTreeSet::new());
+    }
+
     fn ids(regions: &[Descriptor]) -> Vec<u64> {
         regions.iter().map(|region| region.id.0).collect()
     }
@@ -298,13 +312,13 @@ mod tests {
             if reversed {
                 parts.reverse();
             }
-            table.note_ranges(parts);
+            note_ranges(&table, parts);
             assert_eq!(
                 ["a", "m", "q", "r", "t", "z"].map(|key| holder(&table, key)),
                 [2, 9, 9, 8, 3, 3]
             );
             // An old report changes nothing.
-            table.note_ranges(vec![region(3, "m", "", 1)]);
+            note_ranges(&table, vec![region(3, "m", "", 1)]);
             assert_eq!(holder(&table, "m"), 9);
         }
     }
@@ -314,8 +328,8 @@ mod tests {
         let table = RoutingTable::new(vec![region(2, "", "m", 1), region(3, "m", "", 1)]);
         assert_eq!(ids(&table.siblings(RegionId(3), 0)), [2, 3]);
         assert_eq!(ids(&table.siblings(RegionId(3), 1)), [3]);
-        table.note_ranges(vec![region(9, "m", "r", 2), region(3, "r", "", 2)]);
-        table.note_ranges(vec![region(8, "m", "o", 3), region(9, "o", "r", 3)]);
+        note_ranges(&table, vec![region(9, "m", "r", 2), region(3, "r", "", 2)]);
+        note_ranges(&table, vec![region(8, "m", "o", 3), region(9, "o", "r", 3)]);
         assert_eq!(ids(&table.siblings(RegionId(3), 1)), [8, 9, 3]);
         assert_eq!(ids(&table.siblings(RegionId(9), 2)), [8, 9]);
         assert_eq!(ids(&table.siblings(RegionId(7), 1)), [] as [u64; 0]);
@@ -333,7 +347,7 @@ mod tests {
         let leader = Some(Peer::default());
         table.note(RoleChange { region: RegionId(9), term: Term(6), leader, is_leader: true });
         assert_eq!(table.leader(RegionId(9)), None);
-        table.note_ranges(vec![region(9, "", "m", 2), region(3, "m", "", 2)]);
+        note_ranges(&table, vec![region(9, "", "m", 2), region(3, "m", "", 2)]);
         assert_eq!(table.leader(RegionId(9)), Some((Term(6), Peer::default())));
     }
 
@@ -349,7 +363,7 @@ mod tests {
         assert!(leadership.has_changed().is_err(), "those who wait are woken");
         leadership.mark_unchanged();
         // Another replica of the region, by an older snapshot.
-        table.note_ranges(vec![region(2, "", "m", 1)]);
+        note_ranges(&table, vec![region(2, "", "m", 1)]);
         assert_eq!(holder(&table, "a"), 2);
         assert_eq!(table.leader(RegionId(2)), None);
     }
@@ -361,8 +375,8 @@ mod tests {
             let epoch = Epoch { conf_version, version: 3 };
             Descriptor { epoch, ..region(2, "", "", 3) }
         };
-        table.note_ranges(vec![with(5)]);
-        table.note_ranges(vec![with(4)]);
+        note_ranges(&table, vec![with(5)]);
+        note_ranges(&table, vec![with(4)]);
         assert_eq!(table.descriptor(RegionId(2)).unwrap().epoch.conf_version, 5);
     }
 
@@ -395,7 +409,7 @@ mod tests {
         assert!(!table.await_version(RegionId(3), 2, soon()).await);
         let waits = table.await_version(RegionId(3), 2, soon());
         let splits =
-            async { table.note_ranges(vec![region(9, "", "r", 2), region(3, "r", "", 2)]) };
+            async { note_ranges(&table, vec![region(9, "", "r", 2), region(3, "r", "", 2)]) };
         assert!(tokio::join!(waits, splits).0);
     }
 }

@@ -204,6 +204,8 @@ impl<O: MessageSink> EffectSinks<O> {
         }
         // With the region that was split: between the two there would be a hole.
         let created = effects.created.iter().map(|new| new.descriptor.clone());
+        let campaigning = effects.created.iter().filter(|new| new.campaigns);
+        let campaigning = campaigning.map(|new| new.descriptor.id).collect();
         let ranges: Vec<_> = effects.ranges.drain(..).chain(created).collect();
         for range in &ranges {
             tracing::debug!(region = %range.id, version = range.epoch.version, "a range is new");
@@ -220,6 +222,6 @@ impl<O: MessageSink> EffectSinks<O> {
         if !effects.created.is_empty() {
             mailboxes.complete_all(effects.created.drain(..).map(Event::Create));
         }
-        self.routes.note_ranges(ranges);
+        self.routes.note_ranges(ranges, campaigning);
     }
 }

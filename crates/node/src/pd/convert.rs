@@ -6,7 +6,7 @@ use flotilla_placement::{
 };
 use flotilla_proto::peers::{LeaderTransfer, RegionLeader, Space as SpaceProto};
 use flotilla_proto::{metapb, pdpb};
-use flotilla_region::{Descriptor, Peer, PeerRole, RegionPeer, RoleChange, Space, Term};
+use flotilla_region::{Descriptor, PeerRole, RegionPeer, Space};
 
 use crate::membership::{KnownStore, labels_to_wire};
 use crate::net::dial;
@@ -85,25 +85,20 @@ pub(super) fn region_from_descriptor(descriptor: &Descriptor) -> RegionInfo {
     }
 }
 
-/// The heartbeat of a region that the store leads, or has just ceased to lead.
-pub(super) fn report(
-    descriptor: &Descriptor,
-    term: Term,
-    leader: Option<&Peer>,
-) -> Option<RegionLeader> {
-    // The system region is not a part of the clients' key space.
-    (descriptor.space == Space::Raw).then(|| RegionLeader {
-        region: Some(region_to_proto(&region_from_descriptor(descriptor))),
-        space: SpaceProto::Raw.into(),
-        leader: leader.map(|peer| replica_to_proto(&replica_from_peer(&(*peer).into()))),
-        term: term.0,
-    })
+/// The same for a region of the clients' keys: the system region is not a part of these.
+pub(super) fn client_region(descriptor: &Descriptor) -> Option<RegionInfo> {
+    (descriptor.space == Space::Raw).then(|| region_from_descriptor(descriptor))
 }
 
-/// The heartbeat of a region whose role has changed.
-pub(super) fn report_change(descriptor: &Descriptor, change: &RoleChange) -> Option<RegionLeader> {
-    let leader = change.leader.as_ref().filter(|_| change.is_leader);
-    report(descriptor, change.term, leader)
+/// The heartbeat of a region of the clients' keys.
+pub(super) fn heartbeat_to_proto(heartbeat: RegionHeartbeat) -> RegionLeader {
+    let RegionHeartbeat { region, term, leader } = heartbeat;
+    RegionLeader {
+        region: Some(region_to_proto(&region)),
+        space: SpaceProto::Raw.into(),
+        leader: leader.as_ref().map(replica_to_proto),
+        term,
+    }
 }
 
 /// The heartbeat as placement takes it; `None` if it is not about the clients' keys.
@@ -130,7 +125,7 @@ pub(super) fn step_to_proto(step: &LeaderStep) -> LeaderTransfer {
     LeaderTransfer { region_id: step.region, to: Some(replica_to_proto(&step.to)) }
 }
 
-fn replica_from_peer(peer: &RegionPeer) -> ReplicaInfo {
+pub(super) fn replica_from_peer(peer: &RegionPeer) -> ReplicaInfo {
     let role = match peer.role {
         PeerRole::Voter => ReplicaRole::Voter,
         PeerRole::Learner => ReplicaRole::Learner,
@@ -149,7 +144,7 @@ fn replica_from_proto(peer: &metapb::Peer) -> ReplicaInfo {
 
 #[cfg(test)]
 mod tests {
-    use flotilla_region::{Epoch, PeerId, RegionId, StoreId};
+    use flotilla_region::{Epoch, Peer, PeerId, RegionId, StoreId};
 
     use super::*;
     use flotilla_region::RemovedPeers;
@@ -177,33 +172,18 @@ mod tests {
     }
 
     #[test]
-    fn a_report_arrives_as_it_was_meant() {
-        let descriptor = descriptor(Space::Raw);
-        let leader = descriptor.peers[0].address();
-        let said = report(&descriptor, Term(5), Some(&leader)).unwrap();
-        let sighting = sighting_from_proto(said).unwrap();
-        assert_eq!(sighting.region, region_from_descriptor(&descriptor));
-        assert_eq!(
-            (sighting.term, sighting.leader),
-            (5, Some(ReplicaInfo { id: 201, store: 1, role: ReplicaRole::Voter }))
-        );
-    }
-
-    #[test]
-    fn who_ceases_to_lead_names_nobody() {
-        let descriptor = descriptor(Space::Raw);
-        let change = RoleChange {
-            region: descriptor.id,
-            term: Term(6),
-            leader: descriptor.peers.first().map(|peer| peer.address()),
-            is_leader: false,
-        };
-        assert_eq!(report_change(&descriptor, &change).unwrap().leader, None);
+    fn a_heartbeat_arrives_as_it_was_meant() {
+        let leader = ReplicaInfo { id: 201, store: 1, role: ReplicaRole::Voter };
+        for leader in [Some(leader), None] {
+            let region = client_region(&descriptor(Space::Raw)).unwrap();
+            let meant = RegionHeartbeat { region, term: 5, leader };
+            assert_eq!(sighting_from_proto(heartbeat_to_proto(meant.clone())), Some(meant));
+        }
     }
 
     #[test]
     fn the_system_region_is_not_reported() {
-        assert!(report(&descriptor(Space::System), Term(5), None).is_none());
+        assert!(client_region(&descriptor(Space::System)).is_none());
         let said = RegionLeader { space: SpaceProto::System.into(), ..RegionLeader::default() };
         assert!(sighting_from_proto(said).is_none());
     }

@@ -5,15 +5,13 @@
 //! leader takes silence for trouble; a full one is sent when a session begins and every few
 //! seconds, so that no mistake lasts.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use flotilla_identity::{SYSTEM_REGION, StoreRegistry};
+use flotilla_placement::{KnownRegion, LedRegions, RegionHeartbeat};
 use flotilla_proto::metapb;
 use flotilla_proto::peers::placement_client::PlacementClient;
-use flotilla_proto::peers::{
-    LeaderTransfer, RegionLeader, ReportRequest, ReportResponse, StepAnswer,
-};
+use flotilla_proto::peers::{LeaderTransfer, ReportRequest, ReportResponse, StepAnswer};
 use flotilla_region::{Descriptor, RegionId, RoleChange, SPLIT_TERM, StoreId};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::sync::mpsc;
@@ -91,8 +89,9 @@ async fn session(context: &PdContext, leader: &KnownStore) -> Result<(), Status>
         endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let (reports, outgoing) = mpsc::channel(QUEUE_COUNT_MAX);
     let (steps, step_answers) = StepRunner::new(shared.router.clone(), shared.membership.clone());
-    let (context, leading) = (context.clone(), BTreeSet::new());
-    let mut session = HeartbeatSession { context, leading, echo: 0, steps, step_answers };
+    let led = LedRegions::new(shared.router.identity().store.0);
+    let context = context.clone();
+    let mut session = HeartbeatSession { context, led, echo: 0, steps, step_answers };
     let first = session.everything();
     reports.send(first).await.map_err(|_| gone())?;
     let mut client = PlacementClient::new(channel);
@@ -104,7 +103,7 @@ async fn session(context: &PdContext, leader: &KnownStore) -> Result<(), Status>
 struct HeartbeatSession {
     context: PdContext,
     /// The regions that the leader believes this store to lead.
-    leading: BTreeSet<RegionId>,
+    led: LedRegions,
     /// The last ping of the leader, echoed in each heartbeat.
     echo: u64,
     /// Carries out what the leader asks for.
@@ -135,7 +134,7 @@ impl HeartbeatSession {
                         }
                         continue;
                     }
-                    Ok(change) => match self.change(&change) {
+                    Ok(change) => match self.change(change) {
                         Some(report) => report,
                         None => continue,
                     },
@@ -194,67 +193,48 @@ impl HeartbeatSession {
 
     /// A full heartbeat: all regions that this store leads.
     fn everything(&mut self) -> ReportRequest {
-        let router = &self.context.shared.router;
-        let mine = router.identity().store;
-        self.leading.clear();
-        let mut regions = Vec::new();
-        for descriptor in router.descriptors() {
-            let Some((term, leader)) = router.leader(descriptor.id) else { continue };
-            if leader.store == mine {
-                self.leading.insert(descriptor.id);
-                regions.extend(convert::report(&descriptor, term, Some(&leader)));
-            }
-        }
+        let descriptors = self.context.shared.router.descriptors();
+        let here = descriptors.iter().filter_map(|region| self.known(region, false));
+        let here: Vec<_> = here.collect();
+        let regions = self.led.report_all(here);
         self.report(regions, true)
     }
 
     /// The heartbeat for a change, if one is due.
-    fn change(&mut self, change: &RouteChange) -> Option<ReportRequest> {
+    fn change(&mut self, change: RouteChange) -> Option<ReportRequest> {
         let regions = match change {
-            RouteChange::Role(change) => self.role(change).into_iter().collect(),
-            RouteChange::Ranges(ranges) => self.ranges(ranges),
-            // Another store leads it, and says so itself.
+            RouteChange::Role(change) => {
+                let descriptor = self.context.shared.router.descriptor(change.region)?;
+                let region = convert::client_region(&descriptor)?;
+                let RoleChange { term, leader, is_leader, .. } = change;
+                let leader = leader.map(|peer| convert::replica_from_peer(&peer.into()));
+                self.led.note_role(region, term.0, leader, is_leader).into_iter().collect()
+            }
+            RouteChange::Ranges { ranges, campaigning } => {
+                let changed = ranges
+                    .iter()
+                    .filter_map(|range| self.known(range, campaigning.contains(&range.id)));
+                let changed: Vec<_> = changed.collect();
+                self.led.note_ranges(changed)
+            }
             RouteChange::Ended(region) => {
-                self.leading.remove(region);
+                self.led.note_end(region.0);
                 vec![]
             }
         };
         (!regions.is_empty()).then(|| self.report(regions, false))
     }
 
-    /// This store leads a region now, or no longer.
-    fn role(&mut self, change: &RoleChange) -> Option<RegionLeader> {
-        let descriptor = self.context.shared.router.descriptor(change.region)?;
-        let led = if change.is_leader {
-            self.leading.insert(change.region);
-            true
-        } else {
-            self.leading.remove(&change.region)
-        };
-        convert::report_change(&descriptor, change).filter(|_| led)
+    /// A region of the clients' keys as this store knows it.
+    fn known(&self, descriptor: &Descriptor, campaigns: bool) -> Option<KnownRegion> {
+        let region = convert::client_region(descriptor)?;
+        let leader = self.context.shared.router.leader(descriptor.id);
+        let leader = leader.map(|(term, peer)| (term.0, convert::replica_from_peer(&peer.into())));
+        let campaigns_from = campaigns.then_some(SPLIT_TERM.0);
+        Some(KnownRegion { region, leader, campaigns_from })
     }
 
-    /// A region was split into `ranges`. The store that leads it reports all of them.
-    fn ranges(&mut self, ranges: &[Descriptor]) -> Vec<RegionLeader> {
-        let router = &self.context.shared.router;
-        if !ranges.iter().any(|range| router.leads(range.id)) {
-            return vec![];
-        }
-        let mine = router.identity().store;
-        let reports = ranges.iter().filter_map(|range| {
-            // A new region is going to be led here: its replica campaigns at once. A claim of its
-            // first term gives way to the leader of any other.
-            let expected = || Some((SPLIT_TERM, range.peer_on(mine)?));
-            let (term, leader) = router.leader(range.id).or_else(expected)?;
-            if leader.store == mine {
-                self.leading.insert(range.id);
-            }
-            convert::report(range, term, Some(&leader))
-        });
-        reports.collect()
-    }
-
-    fn report(&self, regions: Vec<RegionLeader>, full: bool) -> ReportRequest {
+    fn report(&self, regions: Vec<RegionHeartbeat>, full: bool) -> ReportRequest {
         let shared = &self.context.shared;
         let run = shared.membership.run_report();
         let store = metapb::Store {
@@ -266,7 +246,7 @@ impl HeartbeatSession {
         ReportRequest {
             cluster_id: self.context.cluster_id(),
             store: Some(store),
-            regions,
+            regions: regions.into_iter().map(convert::heartbeat_to_proto).collect(),
             full,
             usage: None,
             echo: self.echo,

@@ -35,6 +35,7 @@ pub(super) enum NotChanged {
 }
 
 /// The state of a store.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct WrittenState {
     pub(super) state: StoreState,
     /// The registry that has it.

@@ -83,6 +83,7 @@ impl Executor {
         self.arrow = Some(InstallArrow::EndPublished);
         // Asked for at once: the slot has no successor until a root has the end.
         out.tasks.push((self.rng.u64(1..=ASK_US_MAX), Task::Checkpoint));
+        out.ended.extend(ended.region.as_ref().map(|_| task.region));
         Ok(ended.region.map(|_| task))
     }
 

@@ -9,6 +9,7 @@ use crate::clock::LocalClock;
 use crate::coverage::{BoundsCoverage, MembershipCoverage, SplitWishCoverage};
 use crate::event_queue::SimTime;
 use crate::executor::{Executor, RowWork};
+use crate::placement_watch::StepRanges;
 use crate::reference_model::{CheckFailure, ReferenceModel};
 use crate::request::ClientReply;
 use crate::task::{Outbox, StopReason, Task};
@@ -169,11 +170,11 @@ impl RunningStore {
             self.executor.write(&effects.log, out);
         }
         goes_on()?;
+        out.ranges.extend(take_ranges(effects));
         for new in effects.created.drain(..) {
             let created = Task::Post(vec![Event::Create(new)]);
             out.tasks.push((self.executor.notify_delay_us(), created));
         }
-        effects.ranges.clear();
         for wish in effects.split_wishes.drain(..) {
             out.tasks.push((self.executor.split_delay_us(), Task::Split(wish)));
         }
@@ -215,4 +216,14 @@ impl RunningStore {
             out.tasks.extend(next.map(|moment| (moment - now, Task::Wake(moment))));
         }
     }
+}
+
+/// The ranges of a step, with those of its new replicas: the node reports them together.
+fn take_ranges(effects: &mut Effects) -> Option<StepRanges> {
+    let created = effects.created.iter();
+    let campaigning = created.clone().filter(|new| new.campaigns).map(|new| new.descriptor.id);
+    let campaigning = campaigning.collect();
+    let created = created.map(|new| new.descriptor.clone());
+    let ranges: Vec<_> = effects.ranges.drain(..).chain(created).collect();
+    (!ranges.is_empty()).then_some(StepRanges { ranges, campaigning })
 }

@@ -21,6 +21,8 @@ const REQUEST_DELAY_US_MAX: u64 = 500;
 const RETRY_US_MAX: u64 = 300;
 /// The refusal for which a request waits at its store.
 const NO_LEADER: ClientReply = ClientReply::Refused(Reject::NotLeader { leader: None });
+/// Between two full reports of a store to placement.
+const FULL_REPORT_US: u64 = 5_000_000;
 /// One of this many messages that do not get through is reported to the sender.
 const REPORTED_OF: u32 = 8;
 
@@ -216,6 +218,10 @@ impl SimWorld {
 
     pub(super) fn tick(&mut self, store: usize) {
         self.schedule(TICK_US, SimEvent::OracleTick(store));
+        if self.nodes[store].is_running() && self.event_queue.now() % FULL_REPORT_US < TICK_US {
+            let here = self.nodes[store].regions();
+            self.placement.report_all(self.event_queue.now(), store, here);
+        }
         if !self.nodes[store].is_running() || !self.clients_active {
             return;
         }

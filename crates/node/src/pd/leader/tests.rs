@@ -292,7 +292,13 @@ async fn the_state_of_a_store_changes_once_its_row_is_written() {
     let asked = request(9, "s9");
     let registered = world.told(Region::Leads, leader.register(&asked)).await;
     let (store, _) = registered.unwrap().unwrap();
-    let change = |change| world.told(Region::Leads, leader.change_store(store, change));
+    let change = async |change| {
+        let told = world.told(Region::Leads, leader.change_store(store, change)).await;
+        told.map(|written| {
+            assert_eq!(written.registry_version, leader.registry.lock().registry().version);
+            written.state
+        })
+    };
     let alone = change(StateChange::Drain).await.unwrap_err();
     assert_eq!(alone, NotChanged::Exit(store, ExitRefusal::NoSuccessor));
     assert!(alone.is_passing(true) && !alone.is_passing(false), "no store has reported");
@@ -341,7 +347,10 @@ async fn no_store_is_drained_or_leaves_while_an_older_one_is_not_upgraded() {
     world.rows.lock().insert(rows::STORES_KEY.into(), registry.encode().into());
     let pd_leader = world.pd_leader().await;
     pd_leader.hear(StoreId(1), &[], true, 0);
-    let change = |change| world.told(Region::Leads, pd_leader.change_store(StoreId(2), change));
+    let change = async |change| {
+        let told = world.told(Region::Leads, pd_leader.change_store(StoreId(2), change)).await;
+        told.map(|written| written.state)
+    };
     for refused in [StateChange::Drain, StateChange::Leave] {
         let refusal = change(refused).await.unwrap_err();
         let words = "store 2: the feature level is 2, and 3 is needed: upgrade s1";
