@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"hash/crc64"
 	"os"
 	"strconv"
 	"strings"
@@ -84,6 +85,7 @@ func oneRound(t *testing.T, ctx context.Context, client *rawkv.Client, round int
 	}
 	scans(t, ctx, client)
 	swaps(t, ctx, client, round)
+	checksums(t, ctx, client, round)
 
 	check(t, "delete", client.Delete(ctx, keys[1]))
 	value, err = client.Get(ctx, keys[1])
@@ -146,6 +148,30 @@ func own(keys [][]byte) [][]byte {
 		}
 	}
 	return mine
+}
+
+// checksums compares the checksum of some rows with one that is computed here.
+func checksums(t *testing.T, ctx context.Context, client *rawkv.Client, round int) {
+	name := fmt.Sprintf("-go-sum-%04d-", round)
+	keys, values := [][]byte{}, [][]byte{}
+	for i := 0; i < 10; i++ {
+		keys = append(keys, []byte(fmt.Sprintf("p%s%d", name, i)))
+		values = append(values, bytes.Repeat([]byte{byte(i)}, 100*i))
+	}
+	check(t, "put for a checksum", client.BatchPut(ctx, keys, values))
+	found, err := client.Checksum(ctx, []byte("p"+name), []byte("p"+name+"~"))
+	check(t, "checksum", err)
+	var expected rawkv.RawChecksum
+	table := crc64.MakeTable(crc64.ECMA)
+	for i := range keys {
+		row := append(append([]byte{}, keys[i]...), values[i]...)
+		expected.Crc64Xor ^= crc64.Checksum(row, table)
+		expected.TotalKvs++
+		expected.TotalBytes += uint64(len(row))
+	}
+	if found != expected {
+		t.Fatalf("the checksum is %v, not %v", found, expected)
+	}
 }
 
 func swaps(t *testing.T, ctx context.Context, client *rawkv.Client, round int) {

@@ -179,7 +179,7 @@ async fn a_region_is_split_again_once_its_new_parts_are_led() {
     let mut changes = changes.unwrap();
     while let Ok(change) = changes.try_recv() {
         match change {
-            RouteChange::Ranges(parts) => {
+            RouteChange::Ranges { ranges: parts, .. } => {
                 assert!(leaderless.is_empty(), "{leaderless:?} are not led when others come");
                 splits += 1;
                 // The region itself is the first.

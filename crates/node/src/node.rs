@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tonic::service::Routes as GrpcRoutes;
+use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::clock::Clock;
@@ -35,7 +36,8 @@ use crate::pd::{self, PlacementDriver};
 use crate::service::operator::OperatorServer;
 use crate::service::rawkv::RawKv;
 use crate::start::{OpenedStore, StartError, bind, check_given, open_directory, open_store};
-use crate::status::health::HealthWatch;
+use crate::status::health::{HealthWatch, tell_clients};
+use crate::status::http as status_http;
 use crate::status::metrics::NodeStatsReader;
 use crate::status::server::StatusServer;
 use crate::transport::{
@@ -188,11 +190,9 @@ impl Node {
         let mut streams = JoinSet::new();
         let cluster_id = membership.id().cluster_id;
         streams.spawn(check_contacts(Arc::clone(&resolved), cluster_id, failure.clone()));
-        let served = context.served_count();
-        let snapshot_rate = || ByteRate::new(resolved.config.snapshot, Arc::clone(&served));
         let transport_limits = TransportLimits {
             queue_bytes_max: limits.peer_queue_bytes_max,
-            snapshot_rate: snapshot_rate(),
+            snapshot_rate: ByteRate::new(resolved.config.snapshot, context.served_count()),
         };
         let transport = PeerTransport::start(
             &membership,
@@ -211,9 +211,10 @@ impl Node {
         streams.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
         let placement = place(&resolved, &membership, &router, &connections);
         let watch = HealthWatch { membership, connections, router, clock };
-        let (health, services) = services(&watch, &context, counters, &placement, snapshot_rate());
+        let (health, services) = services(&resolved, &watch, &context, counters, &placement);
         let HealthWatch { membership, router, .. } = watch.clone();
-        streams.spawn(watch.run());
+        tell_clients(&health, ServingStatus::Serving).await;
+        streams.spawn(watch.run(health.clone()));
         let node = Self {
             resolved,
             membership,
@@ -308,7 +309,7 @@ impl Node {
     pub async fn shutdown(self) -> Result<(), String> {
         tracing::info!(name = self.membership.name(), "the node stops");
         self.hand_over().await;
-        self.health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+        tell_clients(&self.health, ServingStatus::NotServing).await;
         self.stop.send_replace(ServerStop::Listening);
         self.router.finish(FINISH_TIMEOUT).await;
         self.end(NodeThreads::finish).await
@@ -411,13 +412,14 @@ fn place(
 
 /// Everything that the node serves, on one port.
 fn services(
+    resolved: &ResolvedConfig,
     watch: &HealthWatch,
     context: &NodeContext,
     counters: Arc<TransportCounters>,
     placement: &PlacementDriver,
-    snapshot_rate: ByteRate,
 ) -> (HealthReporter, GrpcRoutes) {
     let HealthWatch { membership, router, connections, .. } = watch;
+    let snapshot_rate = ByteRate::new(resolved.config.snapshot, context.served_count());
     let receiver = FrameReceiver::new(
         membership.clone(),
         Arc::clone(&context.store),
@@ -435,10 +437,12 @@ fn services(
         started: Instant::now(),
     };
     let (health, health_server) = tonic_health::server::health_reporter();
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(flotilla_proto::FILE_DESCRIPTOR_SET)
-        .build_v1()
-        .expect("the descriptors were made by the compiler of the protocol");
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(flotilla_proto::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let made = "the descriptors were made by the compiler of the protocol";
     let operator = OperatorServer {
         router: router.clone(),
         membership: membership.clone(),
@@ -454,7 +458,10 @@ fn services(
         .add_service(StatusGrpc::new(status))
         .add_service(OperatorGrpc::new(operator))
         .add_service(health_server)
-        .add_service(reflection)
+        .add_service(reflection().build_v1().expect(made))
+        // Older clients, grpcurl among them, know no other.
+        .add_service(reflection().build_v1alpha().expect(made))
         .prepare();
-    (health, routes)
+    let plain = placement.http_routes().merge(status_http::routes(resolved));
+    (health, routes.into_axum_router().merge(plain).into())
 }

@@ -87,6 +87,13 @@ impl Tikv for Store {
         Err(Status::unimplemented("not used by the client"))
     }
 
+    async fn raw_checksum(
+        &self,
+        _: Request<kvrpcpb::RawChecksumRequest>,
+    ) -> Answer<kvrpcpb::RawChecksumResponse> {
+        Err(Status::unimplemented("not used by the client"))
+    }
+
     async fn raw_get_key_ttl(
         &self,
         _: Request<kvrpcpb::RawGetKeyTtlRequest>,

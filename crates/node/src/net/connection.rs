@@ -43,7 +43,8 @@ pub(crate) enum ServerStop {
 pub(crate) struct OpeningLimits {
     /// Until the preface and its settings are here. A client sends both at once, unasked.
     pub(crate) preface: Duration,
-    /// Until the first request is. A client may open connections ahead of its need.
+    /// Until the first request is. A client may open connections ahead of its need. A connection of
+    /// HTTP/1.1, which has no keepalive that would watch it, ends by then altogether.
     pub(crate) first_request: Duration,
 }
 
@@ -126,7 +127,8 @@ impl OpeningWatch {
     /// Takes what the client sent.
     fn read(&mut self, bytes: &[u8]) {
         let stage = self.frames.read(bytes);
-        if stage != self.stage && stage == OpeningStage::FirstRequest {
+        let is_longer = matches!(stage, OpeningStage::FirstRequest | OpeningStage::Plain);
+        if stage != self.stage && is_longer {
             self.deadline.as_mut().reset(self.request_due);
         }
         self.stage = stage;
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_owes_its_preface_or_its_first_request_is_given_up() {
+    async fn a_client_that_owes_something_or_speaks_http_1_is_given_up() {
         let limits = OpeningLimits::default();
         let settings = b"\0\0\0\x04\0\0\0\0\0";
         let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..]].concat();
@@ -312,6 +314,7 @@ mod tests {
             (&preface[..preface.len() - 1], limits.preface),
             (&preface, limits.first_request),
             (&half_a_request, limits.first_request),
+            (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", limits.first_request),
         ] {
             let (addr, mut connections, _stop) = listening(1).await;
             let mut client = TcpStream::connect(addr).await.unwrap();

@@ -58,6 +58,8 @@ pub(crate) async fn serve(
         tokio::spawn(accept(listener, limits.connections_max, opening, taken, stop.clone()));
     let mut until = stop;
     let served = Server::builder()
+        // For the few answers that clients and tools read by plain HTTP.
+        .accept_http1(true)
         .max_concurrent_streams(limits.streams_per_connection_max)
         .concurrency_limit_per_connection(limits.streams_per_connection_max as usize)
         // A request above the limit is refused at once. Queued, it would hold memory that nothing

@@ -1,8 +1,10 @@
 //! Sockets: connections that come in, with limits on all of them, and those that go out.
 //!
 //! `listen` serves one listener, `connection` is a connection that must open in time, `preface`
-//! follows how far it has come; `dial` connects to other stores. Nothing here knows what is served.
+//! follows how far it has come; `answer` makes answers of plain HTTP; `dial` connects to other
+//! stores. Nothing here knows what is served.
 
+pub(crate) mod answer;
 pub(crate) mod connection;
 pub(crate) mod dial;
 pub(crate) mod listen;

@@ -1,4 +1,5 @@
-//! Follows the opening of an HTTP/2 connection in the bytes that a client sends.
+//! Follows the opening of a connection in the bytes that a client sends: HTTP/2, or HTTP/1.1, which
+//! its first bytes tell apart.
 //!
 //! A connection opens with a fixed preface and a frame of settings; the first request is a block of
 //! headers, in one frame or several (RFC 9113, sections 3.4, 4.1 and 6.10). Only the lengths, kinds
@@ -6,6 +7,8 @@
 
 /// Bytes of the preface, `PRI * HTTP/2.0` and so on.
 const PREFACE_BYTES: usize = 24;
+/// No request of HTTP/1.1 that is served begins like this.
+const PREFACE_BEGIN: &[u8] = b"PR";
 
 /// Bytes of a frame's header: length (3), kind, flags, stream (4).
 const FRAME_HEADER_BYTES: usize = 9;
@@ -26,6 +29,8 @@ pub(crate) enum OpeningStage {
     FirstRequest,
     /// Nothing: a request has come.
     Open,
+    /// Its end: a connection of HTTP/1.1 is for a few requests.
+    Plain,
 }
 
 /// Follows the frames of a connection until its first request.
@@ -36,6 +41,8 @@ pub(crate) struct OpeningFrames {
     frame_bytes_left: usize,
     /// Kind and flags of the frame that is under way; none of the preface.
     frame: Option<(u8, u8)>,
+    /// Bytes of the preface's beginning that have come.
+    begin_bytes: usize,
     header: [u8; FRAME_HEADER_BYTES],
     header_bytes: usize,
 }
@@ -46,6 +53,7 @@ impl OpeningFrames {
             stage: OpeningStage::Preface,
             frame_bytes_left: PREFACE_BYTES,
             frame: None,
+            begin_bytes: 0,
             header: [0; FRAME_HEADER_BYTES],
             header_bytes: 0,
         }
@@ -53,7 +61,13 @@ impl OpeningFrames {
 
     /// Takes the bytes that came next; what the client owes after them.
     pub(crate) fn read(&mut self, mut bytes: &[u8]) -> OpeningStage {
-        while self.stage != OpeningStage::Open && !bytes.is_empty() {
+        let of_begin = bytes.iter().zip(&PREFACE_BEGIN[self.begin_bytes..]);
+        if of_begin.clone().any(|(byte, expected)| byte != expected) {
+            self.stage = OpeningStage::Plain;
+        }
+        self.begin_bytes += of_begin.count();
+        let is_over = |stage| matches!(stage, OpeningStage::Open | OpeningStage::Plain);
+        while !is_over(self.stage) && !bytes.is_empty() {
             if self.frame_bytes_left == 0 {
                 let (of_header, rest) =
                     bytes.split_at(bytes.len().min(FRAME_HEADER_BYTES - self.header_bytes));
@@ -134,6 +148,17 @@ mod tests {
                 }
                 assert_eq!(frames.read(&[*last]), after, "pieces of {piece}");
                 owed = after;
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_of_http_1_is_known_by_its_first_bytes() {
+        for request in ["GET / HTTP/1.1\r\n\r\n", "POST / HTTP/1.1\r\n\r\n", "\u{7}"] {
+            for piece in [1, 5, 100] {
+                let mut frames = OpeningFrames::new();
+                let mut stages = request.as_bytes().chunks(piece).map(|part| frames.read(part));
+                assert_eq!(stages.next_back(), Some(OpeningStage::Plain), "{request:?}");
             }
         }
     }

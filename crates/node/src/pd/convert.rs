@@ -25,6 +25,8 @@ pub(super) fn store_to_proto(store: &StoreInfo) -> metapb::Store {
         node_state: node_state.into(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         peer_address: store.address.clone(),
+        // Plain HTTP is spoken on the same port.
+        status_address: store.address.clone(),
         labels: labels_to_wire(&store.labels),
         ..metapb::Store::default()
     }

@@ -13,7 +13,7 @@ use super::registration::JoinService;
 use super::repair_requests::RepairRequests;
 use super::service::PdService;
 use super::stubs::{EmptyKeyspaces, EmptyMetaStorage};
-use super::{election, heartbeat_sender, id_lender};
+use super::{election, heartbeat_sender, http, id_lender};
 use crate::driver::router::Router;
 use crate::membership::Membership;
 use crate::transport::PeerConnections;
@@ -52,6 +52,11 @@ impl PlacementDriver {
     #[must_use]
     pub fn pd_server(&self) -> PdServer<impl Pd> {
         PdServer::new(PdService { context: self.context.clone() })
+    }
+
+    /// The HTTP API of PD.
+    pub(crate) fn http_routes(&self) -> axum::Router {
+        http::routes(self.context.clone())
     }
 
     /// Repair, for operators.

@@ -1,8 +1,13 @@
-//! Samples connections and leaders each second, and logs trouble that lasts.
+//! Samples connections and leaders each second, logs trouble that lasts, and answers gRPC's health
+//! checks. A store that serves is healthy for its clients (`""`, `tikvpb.Tikv`) whatever becomes of
+//! its regions, for they give up a store that is not.
 
 use std::time::Duration;
 
+use flotilla_identity::SYSTEM_REGION;
 use tokio::time::{MissedTickBehavior, interval};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
 use super::health_monitor::{HealthLine, HealthMonitor, HealthSample, PeerSample};
 use crate::clock::Clock;
@@ -12,6 +17,13 @@ use crate::transport::PeerConnections;
 
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The health checks of a store's clients, healthy from the first to the last request.
+const CLIENTS: [&str; 2] = ["", "tikvpb.Tikv"];
+/// The health check of placement.
+const PLACEMENT: &str = "pdpb.PD";
+/// The health check that fails while a region with a replica here has no leader that is known.
+const REGIONS: &str = "flotilla.Regions";
 
 /// Where a look finds its figures.
 #[derive(Clone)]
@@ -24,20 +36,30 @@ pub(crate) struct HealthWatch {
 
 impl HealthWatch {
     /// Runs until it is aborted.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(self, reporter: HealthReporter) {
         let mut looks = interval(LOOK_INTERVAL);
         // After a suspend one sample is enough, and not one for each second that was missed.
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut monitor = HealthMonitor::default();
         loop {
             looks.tick().await;
-            for line in monitor.observe(self.clock.now(), &self.look()) {
+            let sample = self.look();
+            reporter.set_service_status(PLACEMENT, status(self.has_placement())).await;
+            reporter.set_service_status(REGIONS, status(sample.leaderless.is_empty())).await;
+            for line in monitor.observe(self.clock.now(), &sample) {
                 match line {
                     HealthLine::Trouble(words) => tracing::warn!("{words}"),
                     HealthLine::Recovery(words) => tracing::info!("{words}"),
                 }
             }
         }
+    }
+
+    /// Whether the leader of placement is known; a store without a replica of the system region
+    /// finds it by asking.
+    fn has_placement(&self) -> bool {
+        let replica = self.router.descriptor(SYSTEM_REGION);
+        replica.is_none() || self.router.leader(SYSTEM_REGION).is_some()
     }
 
     fn look(&self) -> HealthSample {
@@ -53,4 +75,15 @@ impl HealthWatch {
         let (region_count, leaderless) = self.router.leaderless();
         HealthSample { peers: peers.collect(), region_count, leaderless }
     }
+}
+
+/// Answers the health checks of clients from now on.
+pub(crate) async fn tell_clients(reporter: &HealthReporter, status: ServingStatus) {
+    for service in CLIENTS {
+        reporter.set_service_status(service, status).await;
+    }
+}
+
+fn status(is_healthy: bool) -> ServingStatus {
+    if is_healthy { ServingStatus::Serving } else { ServingStatus::NotServing }
 }

@@ -209,6 +209,7 @@ answers_with_error!(
     RawDeleteRangeResponse,
     RawGetKeyTtlResponse,
     RawCasResponse,
+    RawChecksumResponse,
 );
 
 fn not_leader(id: RegionId, leader: Option<&Peer>) -> RequestFailure {

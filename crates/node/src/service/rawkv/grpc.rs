@@ -129,6 +129,7 @@ where
             "RawBatchDelete" => unary!(batch_delete, message),
             "RawDeleteRange" => unary!(delete_range, message),
             "RawGetKeyTTL" => unary!(get_key_ttl, message),
+            "RawChecksum" => unary!(checksum, message),
             "RawCompareAndSwap" => unary!(compare_and_swap, message),
             "SplitRegion" => unary!(split_region, message),
             _ => unknown(),

@@ -22,13 +22,13 @@ use crate::driver::router::{RequestError, Router};
 
 /// Bytes that a scan or a batch of gets reads before it lets others go first: a millisecond at a
 /// gigabyte per second.
-const PART_BYTES: u64 = 1 << 20;
+pub(super) const PART_BYTES: u64 = 1 << 20;
 /// Bytes that a key of a batch of gets counts for in addition to its own.
 const GET_BYTES: u64 = 1024;
 /// The most keys that are read together, sharing their way down the tree.
 const KEYS_AT_ONCE_MAX: usize = 64;
-/// Ranges that one batch scan may have; more would keep a thread for too long.
-const RANGES_MAX: usize = 1024;
+/// Ranges that one batch scan or checksum may have; more would keep a thread for too long.
+pub(super) const RANGES_MAX: usize = 1024;
 
 /// Limit, direction and columns of a scan.
 #[derive(Clone, Copy)]
@@ -128,8 +128,8 @@ impl RawKv {
         let mut probes = Vec::new();
         let mut ranges = Vec::new();
         for (start, end) in bounds {
-            validate::bound(&start)?;
-            validate::bound(&end)?;
+            validate::key(&start)?;
+            validate::key(&end)?;
             let clip = if options.reverse { range::reverse } else { range::forward };
             let ClippedRange { range, probe } = clip(&checked.descriptor, start, end);
             probes.extend(probe);
@@ -143,11 +143,11 @@ impl RawKv {
     }
 
     /// Carries out `reading` on a snapshot, on threads that may block, part by part.
-    async fn read_rows<T: RowReader>(
+    pub(super) async fn read_rows<T: RowReader>(
         &self,
         checked: RequestContext,
         reading: T,
-    ) -> Result<RowEncoder, RequestFailure> {
+    ) -> Result<T::Output, RequestFailure> {
         let id = checked.region();
         let view = self.snapshot(checked).await?;
         match self.read_scheduler().read(SnapshotRead { view, reading }).await {
@@ -197,12 +197,14 @@ fn read_failed(router: &Router, id: RegionId, error: ReadError) -> RequestFailur
 }
 
 /// A read of many rows.
-trait RowReader: Send + 'static {
+pub(super) trait RowReader: Send + 'static {
+    /// What it makes of them.
+    type Output: Send + 'static;
     /// Reads about [`PART_BYTES`] more. True when all is read.
     fn read_on(&mut self, view: &RegionSnapshot) -> Result<bool, ReadError>;
-    /// Takes the rows read so far, and leaves nothing of them behind, so that the read can begin
+    /// Takes what it has made so far, and leaves nothing of it behind, so that the read can begin
     /// again.
-    fn take(&mut self) -> RowEncoder;
+    fn take(&mut self) -> Self::Output;
 }
 
 /// A read and what it looks at.
@@ -212,10 +214,10 @@ struct SnapshotRead<T> {
 }
 
 impl<T: RowReader> ChunkedRead for SnapshotRead<T> {
-    type Output = RowEncoder;
+    type Output = T::Output;
     type Error = ReadError;
 
-    fn read_on(&mut self) -> Result<Option<RowEncoder>, ReadError> {
+    fn read_on(&mut self) -> Result<Option<T::Output>, ReadError> {
         Ok(self.reading.read_on(&self.view)?.then(|| self.reading.take()))
     }
 
@@ -236,6 +238,8 @@ struct BatchGet {
 }
 
 impl RowReader for BatchGet {
+    type Output = RowEncoder;
+
     fn read_on(&mut self, view: &RegionSnapshot) -> Result<bool, ReadError> {
         let mut part_bytes = 0;
         while part_bytes < PART_BYTES {
@@ -320,6 +324,8 @@ struct BatchScan {
 }
 
 impl RowReader for BatchScan {
+    type Output = RowEncoder;
+
     fn read_on(&mut self, view: &RegionSnapshot) -> Result<bool, ReadError> {
         let before = self.bytes;
         while self.bytes - before < PART_BYTES {

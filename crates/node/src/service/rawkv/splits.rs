@@ -50,7 +50,7 @@ impl RawKv {
             let why = format!("{count} split keys at once, at most {SPLIT_KEYS_MAX}");
             return Err(RequestFailure::Refused(why));
         }
-        split_keys.iter().try_for_each(|key| validate::key(key))?;
+        split_keys.iter().try_for_each(|key| validate::border(key))?;
         let checked = self.check_context(context)?;
         let id = checked.region();
         let current = self.router().check_version(id, checked.guard.version);

@@ -26,16 +26,16 @@ pub(crate) fn common(context: Option<&Context>, cf: &str) -> Result<(), RequestF
     Ok(())
 }
 
-/// A key that is read or written. A bound of a range may be empty; this may not.
-pub(crate) fn key(key: &[u8]) -> Result<(), RequestFailure> {
-    if key.is_empty() {
+/// A key that a region is to begin with: not the first of all, for one does already.
+pub(crate) fn border(border: &[u8]) -> Result<(), RequestFailure> {
+    if border.is_empty() {
         return refuse("key is empty".to_owned());
     }
-    bound(key)
+    key(border)
 }
 
-/// A bound of a range.
-pub(crate) fn bound(key: &[u8]) -> Result<(), RequestFailure> {
+/// A key, or a bound of a range. The empty key is one like others: it is the first.
+pub(crate) fn key(key: &[u8]) -> Result<(), RequestFailure> {
     let size = key.len();
     if size > KEY_BYTES_MAX {
         return refuse(format!("max key size exceeded, size: {size}, limit: {KEY_BYTES_MAX}"));
@@ -92,10 +92,11 @@ mod tests {
     fn limits_are_told_in_the_words_of_tikv() {
         assert_eq!(words(key(b"k")), "");
         assert_eq!(words(key(&[7; KEY_BYTES_MAX])), "");
-        assert_eq!(words(key(b"")), "key is empty");
-        assert_eq!(words(bound(b"")), "");
+        assert_eq!(words(key(b"")), "");
+        assert_eq!(words(border(b"")), "key is empty");
+        assert_eq!(words(border(b"k")), "");
         assert_eq!(
-            words(key(&[7; KEY_BYTES_MAX + 1])),
+            words(border(&[7; KEY_BYTES_MAX + 1])),
             "max key size exceeded, size: 8193, limit: 8192"
         );
         assert_eq!(words(ttl(0)), "");

@@ -81,8 +81,8 @@ impl RawKv {
     ) -> Result<RawDeleteRangeResponse, RequestFailure> {
         let RawDeleteRangeRequest { context, start_key, end_key, cf } = request;
         validate::common(context.as_ref(), &cf)?;
-        validate::bound(&start_key)?;
-        validate::bound(&end_key)?;
+        validate::key(&start_key)?;
+        validate::key(&end_key)?;
         let checked = self.check_context(context)?.at_known_version();
         let (clipped, beyond) = range::delete(&checked.descriptor, start_key, end_key);
         let checked = checked.touching(clipped.probe.iter().chain(&beyond));

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flotilla_kv::raw::{self, RawOp};
-use flotilla_proto::kvrpcpb::{Context, KeyRange, KvPair, RawScanResponse};
+use flotilla_proto::kvrpcpb::{
+    Context, KeyRange, KvPair, RawChecksumRequest, RawChecksumResponse, RawScanResponse,
+};
 use flotilla_region::{RequestPrecondition, Space};
 use flotilla_vfs::fault::FaultFs;
 use prost::Message;
@@ -27,7 +29,8 @@ const ONE_PLACE: ReadSchedulerConfig =
 
 /// Keys that follow each other as closely as keys can, and some others.
 fn keys() -> Vec<Bytes> {
-    let keys: [&[u8]; 12] = [
+    let keys: [&[u8]; 13] = [
+        b"",
         b"\0",
         b"\0\0",
         b"k",
@@ -200,7 +203,10 @@ async fn batches_of_many_parts_are_whole_and_in_order() {
 }
 
 /// Reads as the read scheduler does, but begins again after `parts`.
-fn read_with_restart<T: RowReader>(mut job: SnapshotRead<T>, parts: usize) -> (RowEncoder, usize) {
+fn read_with_restart<T: RowReader<Output = RowEncoder>>(
+    mut job: SnapshotRead<T>,
+    parts: usize,
+) -> (RowEncoder, usize) {
     for _ in 0..parts {
         if let Some(rows) = job.read_on().unwrap() {
             return (rows, 0);
@@ -332,4 +338,37 @@ async fn an_answer_is_bounded_as_a_whole() {
         }
         world.end().await;
     }
+}
+
+/// In parts and whole, with ranges that are empty, and of each range by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checksums_of_ranges_join_to_that_of_all() {
+    let world = World::new(|place| place % 3 == 1, RawKvLimits::default()).await;
+    let sum = async |ranges: Vec<KeyRange>| {
+        let (context, algorithm) = (world.context.clone(), 0);
+        let found = world.service.checksum(RawChecksumRequest { context, algorithm, ranges }).await;
+        let RawChecksumResponse { checksum, total_kvs, total_bytes, .. } = found.unwrap();
+        (checksum, total_kvs, total_bytes)
+    };
+    let all = sum(vec![range(&Bytes::new(), &Bytes::new())]).await;
+    let bytes = world.model.iter().map(|(key, value)| key.len() + value.len());
+    assert_eq!((all.1, all.2), (world.model.len() as u64, bytes.sum::<usize>() as u64));
+    let mut borders = keys();
+    borders.push(Bytes::new());
+    let ranges: Vec<_> = borders.windows(2).map(|pair| range(&pair[0], &pair[1])).collect();
+    assert_eq!(sum(ranges.clone()).await, all);
+    let mut joined = (0, 0, 0);
+    for part in ranges {
+        let part = sum(vec![part]).await;
+        joined = (joined.0 ^ part.0, joined.1 + part.1, joined.2 + part.2);
+    }
+    assert_eq!(joined, all);
+    let key = &keys()[4];
+    assert_eq!(sum(vec![range(key, key)]).await, (0, 0, 0));
+    // Twice the same: the checksum is gone, the counts are not.
+    let twice = vec![range(&Bytes::new(), &Bytes::new()); 2];
+    assert_eq!(sum(twice).await, (0, 2 * all.1, 2 * all.2));
+    let other = RawChecksumRequest { algorithm: 7, ..Default::default() };
+    assert!(matches!(world.service.checksum(other).await, Err(RequestFailure::Refused(_))));
+    world.end().await;
 }

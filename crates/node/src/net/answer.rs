@@ -1,0 +1,49 @@
+//! Answers to requests of plain HTTP.
+
+use axum::http::header::{CONTENT_TYPE, LOCATION};
+use axum::http::{HeaderValue, Response, StatusCode};
+use serde_json::{Value, json};
+
+/// An answer, which is in memory as a whole.
+pub(crate) type Answer = Response<String>;
+
+/// A document.
+pub(crate) fn json(value: &Value) -> Answer {
+    with_status(StatusCode::OK, value)
+}
+
+/// There is no such thing.
+pub(crate) fn not_found() -> Answer {
+    with_status(StatusCode::NOT_FOUND, &json!({ "error": "not found" }))
+}
+
+/// Not now; the reason.
+pub(crate) fn unavailable(why: &str) -> Answer {
+    with_status(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error": why }))
+}
+
+/// Another store has it. The caller repeats its request there.
+pub(crate) fn elsewhere(url: &str) -> Answer {
+    let mut answer = Response::new(String::new());
+    match url.try_into() {
+        Ok(url) => {
+            *answer.status_mut() = StatusCode::TEMPORARY_REDIRECT;
+            answer.headers_mut().insert(LOCATION, url);
+            answer
+        }
+        Err(_) => unavailable(&format!("ask {url}")),
+    }
+}
+
+/// A text.
+pub(crate) fn text(text: String) -> Answer {
+    Response::new(text)
+}
+
+fn with_status(status: StatusCode, value: &Value) -> Answer {
+    let mut answer = Response::new(format!("{value}\n"));
+    *answer.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    answer.headers_mut().insert(CONTENT_TYPE, json);
+    answer
+}

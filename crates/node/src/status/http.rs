@@ -1,0 +1,44 @@
+//! What TiKV's status server tells and clients and PD read: that the store is there, and a few of
+//! its settings.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::routing::get;
+use serde_json::{Value, json};
+
+use crate::config::ResolvedConfig;
+use crate::net::answer::{self, Answer};
+
+/// The routes.
+pub(crate) fn routes(resolved: &ResolvedConfig) -> Router {
+    let settings = Arc::new(settings(resolved));
+    Router::new().route("/status", get(status)).route("/config", get(config)).with_state(settings)
+}
+
+async fn status() -> Answer {
+    answer::text(String::new())
+}
+
+async fn config(State(settings): State<Arc<Value>>) -> Answer {
+    answer::json(&settings)
+}
+
+/// The settings by TiKV's names, as far as there is something like them here. Keys are stored as
+/// they come (API V1), without a time to live.
+fn settings(resolved: &ResolvedConfig) -> Value {
+    let split = &resolved.config.split;
+    let size = format!("{}KiB", split.region_bytes_max >> 10);
+    json!({
+        "storage": { "api-version": 1, "enable-ttl": false, "engine": "raft-kv" },
+        "coprocessor": {
+            "region-max-size": size,
+            "region-split-size": size,
+            "region-max-keys": split.region_keys_max,
+            "region-split-keys": split.region_keys_max,
+            "enable-region-bucket": false,
+        },
+        "raftstore": { "raft-entry-max-size": format!("{}B", resolved.spec.settings.entry_bytes_max) },
+    })
+}
