@@ -54,9 +54,9 @@ async fn rows_are_put_shown_and_deleted() {
     assert_eq!(cluster.says(&["ctl", "put", "ship", "Vasa"]).await, "done\n");
     assert_eq!(cluster.says(&["ctl", "get", "ship"]).await, "Vasa\n");
     cluster.says(&["ctl", "--hex", "put", "c0ff", "00"]).await;
-    let refused = cluster.run(&["ctl", "put", "", "no key"]).await;
+    let refused = cluster.run(&["ctl", "put", &"x".repeat(9000), "too long"]).await;
     assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8(refused.stderr).unwrap().contains("refuses the request: key"));
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("refuses the request: max key"));
     let rows = cluster.tells(&["ctl", "scan", "--json"]).await;
     let keys: Vec<_> = rows.as_array().unwrap().iter().map(|row| &row["key_hex"]).collect();
     assert_eq!(keys, ["73686970", "c0ff"]);

@@ -95,6 +95,8 @@ async fn clients_that_ask_for_nothing_make_room_for_a_put() {
         idle.push(endpoint.connect().await.unwrap());
     }
     let mut last = TcpStream::connect(&addr).await.unwrap();
+    // The server answers it with its own settings.
+    last.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     let taken = tokio::time::timeout(MOMENT, last.read_u8()).await;
     assert!(taken.is_err(), "there is a place left: {taken:?}");
     pass(Duration::from_secs(60)).await;

@@ -67,7 +67,7 @@ impl LedRegions {
         } else if !self.leading.remove(&region.id) {
             return None;
         }
-        // Else it names nobody: the next leader speaks for itself.
+        // Else it names no leader: the next one speaks for itself.
         Some(RegionHeartbeat { region, term, leader: leader.filter(|_| leads) })
     }
 

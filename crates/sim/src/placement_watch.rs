@@ -61,8 +61,8 @@ impl PlacementWatch {
         self.hear(now, store, &Vec::from_iter(told), false);
     }
 
-    /// A step of a store has brought forth ranges. The store names a leader that it has heard of, or
-    /// its own replica that campaigns: a claim of a later term would outweigh the leader's word.
+    /// A step of a store has brought forth ranges. The store names a leader that it has heard of,
+    /// or its own replica that campaigns: a claim of a later term would outweigh the leader's word.
     pub(crate) fn note_ranges(
         &mut self,
         now: SimTime,

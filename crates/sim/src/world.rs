@@ -144,6 +144,12 @@ pub struct EventCounts {
     pub lost: u64,
 }
 
+/// The timestamps that placement has given away, and the cluster as it was told.
+struct PlacementRecord {
+    stamps: GrantedTimestamps,
+    watch: PlacementWatch,
+}
+
 pub(crate) struct SimWorld {
     event_queue: EventQueue<SimEvent>,
     nodes: Vec<SimNode>,
@@ -151,8 +157,7 @@ pub(crate) struct SimWorld {
     network: Network,
     workload: ClientWorkload,
     reference_model: ReferenceModel,
-    stamps: GrantedTimestamps,
-    placement: PlacementWatch,
+    placement: PlacementRecord,
     trace: Trace,
     swarm: Swarm,
     splits: SplitPlanner,
@@ -199,8 +204,10 @@ impl SimWorld {
             network: Network::new(stores, swarm.conditions, rng.fork()),
             workload,
             reference_model,
-            stamps: GrantedTimestamps::default(),
-            placement: PlacementWatch::new(stores),
+            placement: PlacementRecord {
+                stamps: GrantedTimestamps::default(),
+                watch: PlacementWatch::new(stores),
+            },
             trace,
             swarm,
             splits,
@@ -263,12 +270,13 @@ impl SimWorld {
     /// Whether placement finds each region where it is led.
     pub(crate) fn check_placement(&self) -> Result<(), CheckFailure> {
         let mut regions = self.reference_model.descriptors();
-        regions
-            .try_for_each(|region| self.placement.check(self.now(), region, self.leader(region.id)))
+        regions.try_for_each(|region| {
+            self.placement.watch.check(self.now(), region, self.leader(region.id))
+        })
     }
 
     pub(crate) fn stamps(&self) -> &GrantedTimestamps {
-        &self.stamps
+        &self.placement.stamps
     }
 
     /// From now on nothing goes wrong, and what went wrong is mended.
@@ -433,9 +441,9 @@ impl SimWorld {
             packet.is_sound = !self.nodes[store].is_swapped();
             self.send_packet(packet);
         }
-        out.ended.drain(..).for_each(|region| self.placement.note_end(store, region));
+        out.ended.drain(..).for_each(|region| self.placement.watch.note_end(store, region));
         for step in out.ranges.drain(..) {
-            self.placement.note_ranges(self.event_queue.now(), store, &step)?;
+            self.placement.watch.note_ranges(self.event_queue.now(), store, &step)?;
         }
         out.roles.drain(..).for_each(|role| self.note_role(store, &role));
         for wish in out.wishes.drain(..) {
@@ -492,7 +500,7 @@ impl SimWorld {
         }
         let now = self.now();
         let region = self.nodes[store].regions().find(|region| region.id == role.region);
-        self.placement.note_role(now, store, role, region);
+        self.placement.watch.note_role(now, store, role, region);
         for ticket in self.nodes[store].note_leadership(now, role) {
             self.try_again(store, ticket);
         }

@@ -1,5 +1,5 @@
-//! What TiKV's status server tells and clients and PD read: that the store is there, and a few of
-//! its settings.
+//! The answers of TiKV's status server that clients and PD read: that the store is there, and a few
+//! of its settings (decision 43, `docs/decisions/0043-plain-http-on-the-port-of-grpc.md`).
 
 use std::sync::Arc;
 

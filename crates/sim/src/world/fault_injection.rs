@@ -275,7 +275,7 @@ impl SimWorld {
             self.nodes[store].copy_directory();
         }
         self.oracles[store].reset();
-        self.placement.restart(store);
+        self.placement.watch.restart(store);
         self.end_suspension(store);
         // Its own events are void, but those from other stores may still arrive.
         for event in std::mem::take(&mut self.pauses[store]).held.into_iter().flatten() {

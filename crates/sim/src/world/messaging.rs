@@ -197,7 +197,7 @@ impl SimWorld {
         let request = self.workload.request(ticket);
         match request.owner {
             RequestOwner::TsoOracle(store) => {
-                self.oracles[store].on_reply(ticket, reply, &mut self.stamps)?;
+                self.oracles[store].on_reply(ticket, reply, &mut self.placement.stamps)?;
             }
             RequestOwner::Splitter { is_by_load } if request.state == RequestState::Served => {
                 self.nodes[request.store].count_wished_split(is_by_load);
@@ -220,7 +220,7 @@ impl SimWorld {
         self.schedule(TICK_US, SimEvent::OracleTick(store));
         if self.nodes[store].is_running() && self.event_queue.now() % FULL_REPORT_US < TICK_US {
             let here = self.nodes[store].regions();
-            self.placement.report_all(self.event_queue.now(), store, here);
+            self.placement.watch.report_all(self.event_queue.now(), store, here);
         }
         if !self.nodes[store].is_running() || !self.clients_active {
             return;
@@ -230,7 +230,8 @@ impl SimWorld {
         if let Some(system) = self.reference_model.descriptor(layout::SYSTEM) {
             self.oracles[store].learn(system);
         }
-        let asked = self.oracles[store].tick(now_ms, count, &self.stamps, &mut self.workload);
+        let asked =
+            self.oracles[store].tick(now_ms, count, &self.placement.stamps, &mut self.workload);
         for ticket in asked {
             self.schedule(1, SimEvent::Arrive(ticket));
         }

@@ -198,7 +198,7 @@ fn read_failed(router: &Router, id: RegionId, error: ReadError) -> RequestFailur
 
 /// A read of many rows.
 pub(super) trait RowReader: Send + 'static {
-    /// What it makes of them.
+    /// The result.
     type Output: Send + 'static;
     /// Reads about [`PART_BYTES`] more. True when all is read.
     fn read_on(&mut self, view: &RegionSnapshot) -> Result<bool, ReadError>;
