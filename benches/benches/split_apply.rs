@@ -115,7 +115,7 @@ impl Bench {
 
     fn fill(&mut self, rows: u64) {
         for first in (0..rows).step_by(ROWS_AT_ONCE as usize) {
-            let put = |row| RawOp::Put { key: key(row), value: Bytes::from_static(&[b'v'; 100]) };
+            let put = |row| RawOp::put(key(row), Bytes::from_static(&[b'v'; 100]));
             let ops: Vec<RawOp> = (first..rows.min(first + ROWS_AT_ONCE)).map(put).collect();
             self.run(proposal(self.version, &raw::encode(&ops)));
         }

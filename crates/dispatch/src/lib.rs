@@ -1,6 +1,7 @@
 //! A node's decisions between its regions and its sockets, without IO, a clock or a thread. The
 //! node and the simulator drive the same ones.
 //!
+//! - [`ExpirySweep`]: which region is looked at next for rows that have expired, and when.
 //! - [`Lane`] and [`OpenLanes`]: the order in which a shard takes its messages, and those that it
 //!   leaves alone while its workers are behind.
 //! - [`LeaderWaitState`]: a request that waits for its region to have a leader, and is tried again.
@@ -10,11 +11,13 @@
 //!
 //! Nothing here knows a store, a wire format or a runtime.
 
+mod expiry_sweep;
 mod lanes;
 mod leader_wait;
 mod outgoing_queue;
 mod split_throttle;
 
+pub use expiry_sweep::{ExpirySweep, SWEEP_EXPIRED_MAX, SWEEP_ROWS_MAX, SweepStep};
 pub use lanes::{Lane, OpenLanes};
 pub use leader_wait::{LeaderWaitState, LeaderWaitStep, Leadership};
 pub use outgoing_queue::{

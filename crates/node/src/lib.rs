@@ -25,6 +25,8 @@
 //!   runs.
 //! - `driver/`: owns the threads of shards and workers, mailboxes and work queues, admission
 //!   control and tickets. Never opens a socket, and a shard's thread never waits for a disk.
+//! - `wall_clock`, `expiry_sweeper`: the clock by which rows expire, and the task that has those
+//!   removed that have. Never decides which have: the store does, by the time of an entry.
 //! - `failure`, `clock`, `sched`, `drop_notify`: fail-stop, time, time slices of threads, and the
 //!   wait for the last holder of the store.
 
@@ -33,6 +35,7 @@ pub mod config;
 mod descriptor_proto;
 mod driver;
 mod drop_notify;
+mod expiry_sweeper;
 pub mod failure;
 mod membership;
 mod net;
@@ -45,6 +48,7 @@ mod status;
 #[cfg(test)]
 mod test_store;
 mod transport;
+mod wall_clock;
 
 pub use config::{FirstStart, NodeConfig};
 pub use driver::router;

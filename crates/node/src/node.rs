@@ -27,6 +27,7 @@ use crate::driver::splitter;
 use crate::driver::threads::NodeThreads;
 use crate::driver::tickets::Tickets;
 use crate::drop_notify::{DropWaiter, drop_notify};
+use crate::expiry_sweeper;
 use crate::failure::{EndKind, NodeFailure};
 use crate::membership::{GivenPlace, Membership, become_member, check_contacts, join_cluster};
 use crate::net::connection::ServerStop;
@@ -43,6 +44,7 @@ use crate::status::server::StatusServer;
 use crate::transport::{
     ByteRate, FrameReceiver, PeerConnections, PeerTransport, TransportCounters, TransportLimits,
 };
+use crate::wall_clock::WallClock;
 
 /// How long a store that has handed its leaders over goes on to answer: its clients hear where
 /// their regions are led now, and need not ask placement, whose leader may be as new.
@@ -202,13 +204,13 @@ impl Node {
             &mut streams,
         );
         let (counters, connections) = (Arc::clone(transport.counters()), transport.connections());
-        let backlog_bytes_max = limits.backlog_bytes_max;
-        let threads =
-            NodeThreads::start(context.clone(), shards, transport, backlog_bytes_max, &failure)
-                .map_err(StartError::Thread)?;
-        let router =
-            Router::new(membership.id(), context.clone(), limits.router(), failure.clone());
+        let backlog = limits.backlog_bytes_max;
+        let threads = NodeThreads::start(context.clone(), shards, transport, backlog, &failure)
+            .map_err(StartError::Thread)?;
+        let (id, wall_clock) = (membership.id(), wall_clock(&membership));
+        let router = Router::new(id, context.clone(), limits.router(), failure.clone(), wall_clock);
         streams.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
+        streams.spawn(expiry_sweeper::run(router.clone()));
         let placement = place(&resolved, &membership, &router, &connections);
         let watch = HealthWatch { membership, connections, router, clock };
         let (health, services) = services(&resolved, &watch, &context, counters, &placement);
@@ -395,6 +397,12 @@ async fn blocking<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -
     tokio::task::spawn_blocking(act).await.expect("opening a store does not panic")
 }
 
+/// The clock by which rows expire, once all stores know of that.
+fn wall_clock(membership: &Membership) -> WallClock {
+    let membership = membership.clone();
+    WallClock::new(move || membership.check_expiry())
+}
+
 /// Starts the node's part of placement.
 fn place(
     resolved: &ResolvedConfig,
@@ -448,7 +456,8 @@ fn services(
         membership: membership.clone(),
         repair: placement.repair_requests(),
     };
-    let routes = GrpcRoutes::new(RawKv::new(router.clone(), Default::default()).into_server())
+    let rawkv = RawKv::new(router.clone(), Default::default());
+    let routes = GrpcRoutes::new(rawkv.into_server())
         .add_service(placement.pd_server())
         .add_service(placement.report_server())
         .add_service(placement.join_server())

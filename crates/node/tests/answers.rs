@@ -89,7 +89,7 @@ async fn propose(router: Router, key: Bytes, ops: Vec<RawOp>) -> Told {
 
 async fn put(router: Router, key: Bytes, bytes: usize) -> Told {
     let value = vec![7; bytes].into();
-    propose(router, key.clone(), vec![RawOp::Put { key, value }]).await
+    propose(router, key.clone(), vec![RawOp::put(key, value)]).await
 }
 
 /// Writes until it is acknowledged: the limits of these tests are short, and machines are busy.
@@ -159,7 +159,7 @@ async fn all_of_many_proposals_at_once_are_answered_each_with_its_own() {
     // Eight times as many in one region as in the others.
     let counts = FIRSTS.map(|first| if first == FIRSTS[0] { 8000 } else { 1000 });
     for (first, count) in FIRSTS.into_iter().zip(counts) {
-        let value = |key: Bytes| RawOp::Put { value: key.clone(), key };
+        let value = |key: Bytes| RawOp::put(key.clone(), key);
         let puts = (0..count).map(|number| value(key(first, number))).collect();
         let written = propose(router.clone(), key(first, 0), puts);
         tokio::time::timeout(PATIENCE, written).await.expect("all rows are written").unwrap();
@@ -185,6 +185,7 @@ async fn all_of_many_proposals_at_once_are_answered_each_with_its_own() {
                 key: key.clone(),
                 expected: None,
                 value: Some(Bytes::from_static(b"never")),
+                ttl_s: 0,
             };
             asked.spawn(async move { (key.clone(), propose(router, key, vec![swap]).await) });
         }
@@ -198,7 +199,7 @@ async fn all_of_many_proposals_at_once_are_answered_each_with_its_own() {
             ApplyOutcome::Swapped { succeeded, previous } => {
                 assert_eq!((succeeded, previous), (false, Some(key)), "somebody else's answer");
             }
-            ApplyOutcome::Rejected(reject) => panic!("{key:?} was rejected: {reject:?}"),
+            other => panic!("{key:?} ended as {other:?}"),
         }
     }
     let counts = router.counts();

@@ -53,7 +53,7 @@ async fn put(
     key: &'static [u8],
     value: &'static [u8],
 ) -> Result<(), RequestError> {
-    let put = RawOp::Put { key: Bytes::from_static(key), value: Bytes::from_static(value) };
+    let put = RawOp::put(Bytes::from_static(key), Bytes::from_static(value));
     let region = region_of(router, key);
     let outcome =
         router.propose(region, RequestPrecondition::default(), raw::encode(&[put])).await?;

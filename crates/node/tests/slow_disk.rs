@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 const WATCH: Duration = Duration::from_millis(300);
 
 async fn put(router: Router, region: RegionId, value: &'static [u8]) {
-    let put = RawOp::Put { key: Bytes::from_static(b"key"), value: Bytes::from_static(value) };
+    let put = RawOp::put(Bytes::from_static(b"key"), Bytes::from_static(value));
     router.propose(region, RequestPrecondition::default(), raw::encode(&[put])).await.unwrap();
 }
 

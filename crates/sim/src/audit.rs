@@ -24,7 +24,7 @@ pub(crate) fn writes(world: &mut SimWorld) -> Result<(), CheckFailure> {
     let put = |region: &Descriptor| match world.workload().keys_in(region).into_iter().next() {
         Some(key) => {
             let value = [b"audit of ", &key[..]].concat().into();
-            (key.clone(), RequestBody::Write(vec![RawOp::Put { key, value }]))
+            (key.clone(), RequestBody::Write(vec![RawOp::put(key, value)]))
         }
         // A region without a client's key: what is asked leaves no row.
         None => {

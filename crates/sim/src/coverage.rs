@@ -81,6 +81,8 @@ pub struct ReadsCoverage {
     pub by_lease: u64,
     /// Those for which a quorum was asked.
     pub by_index: u64,
+    /// Those whose answer waited for a time in the log.
+    pub logged_times: u64,
 }
 
 /// Sums over snapshots.
@@ -158,6 +160,8 @@ pub struct DriverCoverage {
     pub queues: QueueCoverage,
     /// Requests that waited for a leader.
     pub waits: WaitCoverage,
+    /// Rows that had expired and were removed.
+    pub rows_expired: u64,
 }
 
 impl AddAssign for DriverCoverage {
@@ -165,6 +169,7 @@ impl AddAssign for DriverCoverage {
         self.wishes += more.wishes;
         self.queues += more.queues;
         self.waits += more.waits;
+        self.rows_expired += more.rows_expired;
     }
 }
 
@@ -416,6 +421,7 @@ impl AddAssign for Coverage {
         self.leaderships += more.leaderships;
         self.reads.by_lease += more.reads.by_lease;
         self.reads.by_index += more.reads.by_index;
+        self.reads.logged_times += more.reads.logged_times;
         self.votes_withheld += more.votes_withheld;
         self.bounds += more.bounds;
         self.splits.applied += more.splits.applied;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use fastrand::Rng;
+use flotilla_dispatch::ExpirySweep;
 use flotilla_region::{
     BirthOrigin, Descriptor, EndTask, Event, Index, LogEffects, LogFetch, PeerId, ReadGrant,
     RegionId, Reject, Term, Ticket,
@@ -19,6 +20,7 @@ use flotilla_store::{
 
 use crate::coverage::{Coverage, PagesCoverage, SpillCoverage};
 use crate::event_queue::SimTime;
+use crate::expiry;
 use crate::request::{ClientReply, ClientRequest, RequestBody};
 use crate::task::{Outbox, Task};
 use crate::terms::{self, SyncedTerms};
@@ -90,6 +92,7 @@ pub(crate) struct Executor {
     coverage: Coverage,
     long_scans: LongScans,
     held_views: HeldViews,
+    pub(crate) sweep: ExpirySweep,
     /// The last arrow that an installation has passed.
     arrow: Option<InstallArrow>,
 }
@@ -157,6 +160,7 @@ impl Executor {
             coverage,
             long_scans: LongScans::default(),
             held_views: HeldViews::default(),
+            sweep: ExpirySweep::default(),
             arrow: None,
         }
     }
@@ -395,6 +399,7 @@ impl Executor {
         &mut self,
         grant: ReadGrant,
         request: &ClientRequest,
+        wall_ms: u64,
         out: &mut Outbox,
     ) -> Result<(), ReadError> {
         let view = self.store.read();
@@ -412,16 +417,23 @@ impl Executor {
         );
         // The version that was checked when the read was admitted: the region may have been split
         // since.
-        let reply = match view.region(grant.region, Some(request.route.epoch.version)) {
-            Ok(region) => match &request.body {
-                RequestBody::Get(key) => ClientReply::Got(reads::get(&region, key, grant.ticket)?),
-                RequestBody::Scan if self.delays.scan_us_max > 0 => {
-                    self.long_scans.begin(grant.ticket, region, self.spill_written_bytes());
-                    self.plan_scan(grant.ticket, out);
-                    return Ok(());
-                }
-                _ => ClientReply::Scanned(reads::scan(&region, grant.ticket)?),
-            },
+        let region = view.region(grant.region, Some(request.route.epoch.version));
+        let reply = match region.map(|region| region.at(wall_ms)) {
+            Ok(region) => {
+                let reply = match &request.body {
+                    RequestBody::Get(key) => {
+                        ClientReply::Got(reads::get(&region, key, grant.ticket)?)
+                    }
+                    RequestBody::Scan if self.delays.scan_us_max > 0 => {
+                        self.long_scans.begin(grant.ticket, region, self.spill_written_bytes());
+                        self.plan_scan(grant.ticket, out);
+                        return Ok(());
+                    }
+                    _ => ClientReply::Scanned(reads::scan(&region, grant.ticket)?),
+                };
+                expiry::reply(grant.ticket, reply, &region, out);
+                return Ok(());
+            }
             Err(ReadError::EpochNotMatch(region)) => {
                 self.coverage.splits.reads_turned_back += 1;
                 ClientReply::Refused(Reject::EpochNotMatch { current: vec![*region] })
@@ -438,6 +450,7 @@ impl Executor {
         match self.long_scans.read_part(ticket, written, spills)? {
             ScanStep::More => self.plan_scan(ticket, out),
             ScanStep::Done(reply) => out.replies.push((ticket, reply)),
+            ScanStep::Read(reply, region) => expiry::reply(ticket, reply, &region, out),
             ScanStep::Unknown => {}
         }
         Ok(())

@@ -12,6 +12,7 @@ mod clock;
 mod coverage;
 mod event_queue;
 mod executor;
+mod expiry;
 mod faults;
 mod layout;
 mod membership_planner;
@@ -31,6 +32,7 @@ mod terms;
 mod trace;
 mod transfer_planner;
 mod tso_oracle;
+mod wall_clock;
 mod workload;
 mod world;
 

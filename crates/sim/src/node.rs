@@ -42,6 +42,7 @@ mod spare_disks;
 mod split_wishes;
 mod stall;
 mod swap_directory;
+mod sweeping;
 mod working;
 
 use bootstrapping::BootstrappingStore;
@@ -66,6 +67,8 @@ const STEP_US_MAX: u64 = 200;
 /// Between two looks of a store that is no member yet, and between two greetings of one that is.
 const BOOTSTRAP_US: u64 = 20_000;
 const GREET_US_MAX: u64 = 60_000;
+/// Between two looks for rows that have expired.
+const SWEEP_US: u64 = 25_000;
 /// The factor by which a slow disk is slower.
 const SLOWNESS: u64 = 50;
 /// One of this many batches is followed by a comparison of the region with the reference model.
@@ -361,6 +364,7 @@ impl SimNode {
         });
         self.compare_all(reference_model)?;
         out.tasks.push((1, Task::Greet));
+        out.tasks.push((SWEEP_US, Task::Sweep));
         self.schedule_step(out);
         Ok(())
     }

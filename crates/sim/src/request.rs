@@ -25,6 +25,10 @@ pub(crate) enum RequestOwner {
     Auditor,
     /// A store, for a leader there that wishes for a split.
     Splitter { is_by_load: bool },
+    /// A store, for a read with this ticket, whose answer has to wait for a time in the log.
+    Reader(Ticket),
+    /// A store, for rows there that have expired.
+    Sweeper,
 }
 
 /// The body of a request.
@@ -118,6 +122,8 @@ pub(crate) struct ClientRequest {
     pub(crate) forged: Option<ForgedField>,
     pub(crate) state: RequestState,
     pub(crate) calls: Vec<OperationId>,
+    /// The ends of the values that it writes, and how long after it they come.
+    pub(crate) expiries: Vec<(OperationId, u64)>,
     /// The proposal, if it is a write.
     pub(crate) command: Option<Bytes>,
 }
@@ -130,6 +136,8 @@ impl ClientRequest {
         body: RequestBody,
     ) -> Self {
         let command = match &body {
+            // Its store puts in the time.
+            RequestBody::Write(ops) if ops.iter().any(RawOp::needs_time) => Some(Bytes::new()),
             RequestBody::Write(ops) => Some(raw::encode(ops)),
             RequestBody::Split(split) => Some(AdminCommand::Split(split.clone()).encode()),
             RequestBody::Membership(change) => {
@@ -147,8 +155,46 @@ impl ClientRequest {
             forged: None,
             state: RequestState::Sent,
             calls: Vec::new(),
+            expiries: Vec::new(),
             command,
         }
+    }
+
+    /// A write of a store's own at `time_ms`.
+    pub(crate) fn of_store(
+        owner: RequestOwner,
+        (region, store): (&Descriptor, usize),
+        time_ms: u64,
+        op: RawOp,
+    ) -> Self {
+        let command = Some(raw::encode_at(time_ms, std::slice::from_ref(&op)));
+        let body = RequestBody::Write(vec![op]);
+        Self { command, ..Self::new(owner, region, store, body) }
+    }
+
+    /// Puts the time of its store into the command of a client, as the node does.
+    pub(crate) fn set_time(&mut self, time_ms: u64) {
+        let RequestBody::Write(ops) = &self.body else { return };
+        let is_client = matches!(self.owner, RequestOwner::Client(_) | RequestOwner::Auditor);
+        let is_swap = matches!(ops[..], [RawOp::CompareAndSwap { .. }]);
+        if is_client && (is_swap || ops.iter().any(RawOp::needs_time)) {
+            self.command = Some(raw::encode_at(time_ms, ops));
+        }
+    }
+
+    /// The values that it writes and that expire, with their times to live in milliseconds.
+    pub(crate) fn expiring(&self) -> Vec<(Bytes, Bytes, u64)> {
+        let RequestBody::Write(ops) = &self.body else { return Vec::new() };
+        let expiring = ops.iter().filter_map(|op| match op {
+            RawOp::Put { key, value, ttl_s }
+            | RawOp::CompareAndSwap { key, value: Some(value), ttl_s, .. }
+                if *ttl_s > 0 =>
+            {
+                Some((key.clone(), value.clone(), 1_000 * ttl_s))
+            }
+            _ => None,
+        });
+        expiring.collect()
     }
 
     /// The id of the region that it goes to.
@@ -190,9 +236,9 @@ impl ClientRequest {
         let mut actions = Vec::new();
         for op in ops {
             match op.clone() {
-                RawOp::Put { key, value } => actions.push((key, RegisterAction::Put(value))),
+                RawOp::Put { key, value, .. } => actions.push((key, RegisterAction::Put(value))),
                 RawOp::Delete { key } => actions.push((key, RegisterAction::Delete)),
-                RawOp::CompareAndSwap { key, expected, value } => {
+                RawOp::CompareAndSwap { key, expected, value, .. } => {
                     actions.push((key, RegisterAction::Swap { expected, value }));
                 }
                 RawOp::DeleteRange { start, end } => {
@@ -202,6 +248,8 @@ impl ClientRequest {
                     let gone = keys.iter().filter(inside);
                     actions.extend(gone.map(|key| (key.clone(), RegisterAction::Delete)));
                 }
+                // No client sees a change.
+                RawOp::RaiseWatermark | RawOp::RemoveExpired { .. } => {}
             }
         }
         actions
@@ -255,6 +303,7 @@ impl ClientRequest {
                             // The region's own end is not in it, and a range may reach up to it.
                             keys.extend(end.iter().filter(|end| **end != self.route.end));
                         }
+                        RawOp::RaiseWatermark | RawOp::RemoveExpired { .. } => {}
                     }
                 }
             }

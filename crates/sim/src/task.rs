@@ -6,6 +6,7 @@ use flotilla_region::{
     Descriptor, Envelope, Event, LogFetch, Notice, ReadGrant, RegionId, RoleChange, SnapshotSend,
     SplitWish, Ticket,
 };
+use flotilla_store::ExpiredRange;
 
 use crate::event_queue::SimTime;
 use crate::packet::{Packet, StreamId};
@@ -59,6 +60,8 @@ pub(crate) enum Task {
     },
     /// Split a region, as its leader wishes.
     Split(SplitWish),
+    /// Look for rows that have expired.
+    Sweep,
 }
 
 impl Task {
@@ -86,6 +89,7 @@ impl Task {
             Self::Split(_) => 19,
             Self::SendFrame { .. } => 20,
             Self::Scan(_) => 21,
+            Self::Sweep => 22,
         }
     }
 }
@@ -97,6 +101,23 @@ pub(crate) struct WishedSplit {
     pub(crate) borders: Vec<Bytes>,
     /// Because of load, and not of size.
     pub(crate) is_by_load: bool,
+}
+
+/// Rows of a region that a store wants removed.
+#[derive(Debug)]
+pub(crate) struct ExpiredRows {
+    pub(crate) region: Descriptor,
+    pub(crate) range: ExpiredRange,
+    pub(crate) time_ms: u64,
+}
+
+/// An answer that may not be given before the region's log has named a time.
+#[derive(Debug)]
+pub(crate) struct HeldReply {
+    pub(crate) ticket: Ticket,
+    pub(crate) reply: ClientReply,
+    pub(crate) region: Descriptor,
+    pub(crate) time_ms: u64,
 }
 
 /// The results of a store's work. The lists are reused.
@@ -116,6 +137,10 @@ pub(crate) struct Outbox {
     /// Regions whose replicas have ended.
     pub(crate) ended: Vec<RegionId>,
     pub(crate) wishes: Vec<WishedSplit>,
+    /// Answers that wait for a time in the log.
+    pub(crate) held_replies: Vec<HeldReply>,
+    /// Rows that have expired.
+    pub(crate) expired: Vec<ExpiredRows>,
     /// The store stalls for this long, and hands out its effects then.
     pub(crate) stall_us: Option<u64>,
 }

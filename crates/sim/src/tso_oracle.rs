@@ -159,6 +159,7 @@ impl TsoOracle {
                             key: Bytes::from_static(swap.key),
                             expected: swap.expected.map(Bytes::from),
                             value: Some(swap.value.into()),
+                            ttl_s: 0,
                         }]))
                     });
                 }

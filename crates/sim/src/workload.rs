@@ -12,7 +12,9 @@ use flotilla_kv::raw::RawOp;
 use flotilla_region::{Descriptor, Event, RegionId, Reject, Space, Ticket};
 use flotilla_store::{ApplyOutcome, ApplyReject};
 
-use crate::checker::{self, History, RegisterAnswer, RegisterValue};
+use crate::checker::{self, History, RegisterAction, RegisterAnswer, RegisterValue};
+use crate::event_queue::SimTime;
+use crate::expiry::{self, HeldReplies};
 use crate::layout;
 use crate::reference_model::{CheckFailure, OpResult, ProposalResult, ReferenceModel};
 use crate::region_cache::RegionCache;
@@ -20,6 +22,7 @@ use crate::request::{
     ClientReply, ClientRequest, ForgedField, RequestBody, RequestOwner, RequestState,
 };
 use crate::request_generator;
+use crate::wall_clock;
 
 /// Numbers of a run's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +34,9 @@ pub struct ClientCounts {
     /// Of these, refused.
     pub refused: u64,
 }
+
+/// Moments of the history in a microsecond: more than happen in one.
+const MOMENTS_PER_US: u64 = 1 << 16;
 
 /// One client: asks one thing at a time.
 #[derive(Debug, Default)]
@@ -57,6 +63,7 @@ pub(crate) struct ClientWorkload {
     requests: Vec<ClientRequest>,
     /// Those that are on their way or wait at a store.
     open: BTreeSet<Ticket>,
+    held_replies: HeldReplies,
     history: History<(Space, Bytes)>,
     /// Grows with each call and each answer.
     moment: u64,
@@ -85,6 +92,7 @@ impl ClientWorkload {
             clients: (0..clients).map(|_| client()).collect(),
             requests: Vec::new(),
             open: BTreeSet::new(),
+            held_replies: HeldReplies::default(),
             history: History::default(),
             moment: 0,
             tally: ClientCounts::default(),
@@ -114,6 +122,11 @@ impl ClientWorkload {
     /// Requests that are neither answered nor lost.
     pub(crate) fn open(&self) -> &BTreeSet<Ticket> {
         &self.open
+    }
+
+    /// Answers that wait for a time in the log.
+    pub(crate) fn held_replies(&mut self) -> &mut HeldReplies {
+        &mut self.held_replies
     }
 
     pub(crate) fn tally(&self) -> ClientCounts {
@@ -169,7 +182,7 @@ impl ClientWorkload {
         let Some(key) = self.keys_in(region).into_iter().next() else { return Vec::new() };
         let other = self.any_replica(region);
         let value = format!("probe {}", self.requests.len()).into();
-        let put = RequestBody::Write(vec![RawOp::Put { key: key.clone(), value }]);
+        let put = RequestBody::Write(vec![RawOp::put(key.clone(), value)]);
         let put = ClientRequest::new(RequestOwner::Auditor, region, other, put);
         let get = ClientRequest::new(RequestOwner::Auditor, region, leader, RequestBody::Get(key));
         vec![self.send(put), self.send(get)]
@@ -183,9 +196,15 @@ impl ClientWorkload {
         ticket
     }
 
+    /// The next moment of the history, at this time of the run.
+    fn next_moment(&mut self, now: SimTime) -> u64 {
+        self.moment = (self.moment + 1).max(moment_of(now));
+        self.moment
+    }
+
     /// The request reaches its store, which is up.
-    pub(crate) fn arrive(&mut self, ticket: Ticket) -> Event {
-        self.moment += 1;
+    pub(crate) fn arrive(&mut self, ticket: Ticket, now: SimTime) -> Event {
+        self.next_moment(now);
         self.tally.asked += 1;
         let request = &mut self.requests[index(ticket)];
         assert_eq!(request.state, RequestState::Sent, "ticket {ticket} arrives once");
@@ -194,14 +213,23 @@ impl ClientWorkload {
             RequestOwner::Client(client) => client as u64,
             RequestOwner::TsoOracle(store) => 1_000 + store as u64,
             RequestOwner::Auditor | RequestOwner::Operator | RequestOwner::Splitter { .. } => 2_000,
+            RequestOwner::Reader(_) | RequestOwner::Sweeper => 3_000,
         };
+        request.set_time(wall_clock::read(request.store, now));
         let request = &self.requests[index(ticket)];
         let (space, actions) =
             (request.route.space, request.actions(&self.keys_in(&request.route)));
         let call = |(key, action)| self.history.call((space, key), asker, self.moment, action);
         let calls = actions.into_iter().map(call).collect();
+        let expire = |(key, value, ttl_ms)| {
+            // It may be written at once, and gone before its put is answered.
+            let gone = moment_of(now + wall_clock::run_us(expiry::least_ms(ttl_ms)));
+            let action = RegisterAction::Expire(value);
+            (self.history.call((space, key), asker, gone.max(self.moment), action), ttl_ms)
+        };
+        let expiries = request.expiring().into_iter().map(expire).collect();
         let request = &mut self.requests[index(ticket)];
-        request.calls = calls;
+        (request.calls, request.expiries) = (calls, expiries);
         request.event(ticket)
     }
 
@@ -225,9 +253,10 @@ impl ClientWorkload {
         &mut self,
         ticket: Ticket,
         reply: &ClientReply,
+        now: SimTime,
         reference_model: &ReferenceModel,
     ) -> Result<Option<usize>, CheckFailure> {
-        self.moment += 1;
+        self.next_moment(now);
         let request = &mut self.requests[index(ticket)];
         let owner = request.owner;
         if request.state != RequestState::Waiting {
@@ -259,6 +288,7 @@ impl ClientWorkload {
                 return Err(format!("ticket {ticket} was served although it lied: {forged:?}"));
             }
             self.note(ticket, reply, reference_model)?;
+            self.note_expiries(ticket, now);
         }
         Ok(self.release(owner, ticket))
     }
@@ -311,7 +341,7 @@ impl ClientWorkload {
             request.state = RequestState::Lost;
             if refused.contains(&ticket) {
                 request.state = RequestState::Refused;
-                request.calls.drain(..).for_each(|call| self.history.forget(call));
+                forget(&mut self.history, request);
             }
             let owner = request.owner;
             free.extend(self.release(owner, ticket));
@@ -383,15 +413,21 @@ impl ClientWorkload {
         Ok(())
     }
 
+    /// The values of an answered request are written: by when they are gone is known.
+    fn note_expiries(&mut self, ticket: Ticket, now: SimTime) {
+        for (call, ttl_ms) in std::mem::take(&mut self.requests[index(ticket)].expiries) {
+            let gone = moment_of(now + wall_clock::run_us(expiry::most_ms(ttl_ms)));
+            self.history.answer(call, gone, RegisterAnswer::Done);
+        }
+    }
+
     /// Takes a refused request out of the history and learns from the refusal.
     fn refuse(&mut self, ticket: Ticket, reject: &Reject) {
         self.tally.refused += 1;
         let request = &mut self.requests[index(ticket)];
         request.state = RequestState::Refused;
         let (owner, region) = (request.owner, request.region());
-        for call in request.calls.drain(..) {
-            self.history.forget(call);
-        }
+        forget(&mut self.history, request);
         self.forget_leader(owner, region);
         let RequestOwner::Client(client) = owner else { return };
         let SimClient { cache, leaders, .. } = &mut self.clients[client];
@@ -439,11 +475,25 @@ impl ClientWorkload {
     }
 }
 
+/// Takes a request that had no effect out of the history.
+fn forget(history: &mut History<(Space, Bytes)>, request: &mut ClientRequest) {
+    let expiries = request.expiries.drain(..).map(|(call, _)| call);
+    request.calls.drain(..).chain(expiries).for_each(|call| history.forget(call));
+}
+
+/// The first moment of the history at this time of the run.
+fn moment_of(now: SimTime) -> u64 {
+    now.saturating_mul(MOMENTS_PER_US)
+}
+
 /// Whether this outcome is a right answer for a proposal with these results.
 fn is_outcome_of(outcome: &ApplyOutcome, results: &[OpResult]) -> bool {
     match (outcome, results) {
         (ApplyOutcome::Swapped { succeeded, previous }, [result]) => {
             *result == OpResult::Swapped { succeeded: *succeeded, previous: previous.clone() }
+        }
+        (ApplyOutcome::RemovedExpired { rows }, [result]) => {
+            *result == OpResult::Removed { rows: *rows }
         }
         (ApplyOutcome::Done, results) => results.iter().all(|result| *result == OpResult::Done),
         _ => false,
@@ -452,7 +502,7 @@ fn is_outcome_of(outcome: &ApplyOutcome, results: &[OpResult]) -> bool {
 
 fn swapped(result: &OpResult) -> Option<RegisterAnswer> {
     match result.clone() {
-        OpResult::Done => None,
+        OpResult::Done | OpResult::Removed { .. } => None,
         OpResult::Swapped { succeeded, previous } => {
             Some(RegisterAnswer::Swapped { succeeded, previous })
         }

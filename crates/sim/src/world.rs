@@ -22,6 +22,7 @@ use crate::trace::Trace;
 use crate::tso_oracle::{GrantedTimestamps, TsoOracle};
 use crate::workload::ClientWorkload;
 
+mod expiring;
 mod fault_injection;
 mod membership;
 mod messaging;
@@ -452,10 +453,13 @@ impl SimWorld {
         for (ticket, reply) in out.replies.drain(..) {
             self.answer(store, ticket, reply)?;
         }
+        out.held_replies.drain(..).for_each(|held| self.log_time(store, held));
+        out.expired.drain(..).for_each(|expired| self.remove_expired(store, expired));
         for ticket in out.undecided.drain(..) {
             self.nodes[store].forget_wait(ticket);
             let freed = self.workload.leave_open(ticket)?;
             self.resume_client(freed);
+            self.end_undecided(ticket)?;
         }
         if let Some(us) = out.stall_us.take() {
             self.stall_in_step(store, us);

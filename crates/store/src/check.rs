@@ -1,12 +1,12 @@
 //! Consistency check of a whole store: pages, rows and logs fit together.
 
-use flotilla_pagestore::PageStore;
+use flotilla_pagestore::{PageStore, Snapshot, Tree};
 use flotilla_region::{Descriptor, KeyRange, PeerId, RegionId, Space, StoreId, Term};
 
 use crate::error::Error;
 use crate::range_map::RangeMap;
 use crate::region_ranges;
-use crate::schema::{self, ApplyState, BIRTH_KEY, BirthRecord, MalformedRow};
+use crate::schema::{self, ApplyState, BIRTH_KEY, BirthRecord, DataRow, MalformedRow};
 use crate::snapshot_read::StoreSnapshot;
 use crate::store_log::StoreLog;
 
@@ -63,9 +63,10 @@ pub(crate) fn check(
     for space in [Space::System, Space::Raw] {
         let Some(tree) = snapshot.tree(schema::data_tree(space))? else { continue };
         let inside: Vec<&Descriptor> = descriptors.iter().filter(|d| d.space == space).collect();
+        check_expiries(&snapshot, space, &tree)?;
         let mut all = tree.range(..);
         while let Some((key, value)) = all.next()? {
-            schema::decode_value(value)?;
+            DataRow::decode(value)?;
             if !inside.iter().any(|descriptor| descriptor.contains(key)) {
                 return Err(Error::Corrupt(format!("key {key:?} is in no region")));
             }
@@ -74,6 +75,33 @@ pub(crate) fn check(
     }
     let (pages, regions) = (pages.check()?, descriptors.len() as u64);
     Ok(StoreCheckReport { pages, regions, rows, uninitialised, tombstones, promised })
+}
+
+/// The expiry tree has the times of the rows that expire, and no others.
+fn check_expiries(snapshot: &Snapshot, space: Space, rows: &Tree) -> Result<(), Error> {
+    let expiries =
+        schema::expiry_tree(space).map(|name| snapshot.tree(name)).transpose()?.flatten();
+    let mut found = 0;
+    let mut all = rows.range(..);
+    while let Some((key, row)) = all.next()? {
+        let expires_ms = DataRow::decode(row)?.expires_ms;
+        if expires_ms == 0 {
+            continue;
+        }
+        let expiry = expiries.as_ref().map(|expiries| expiries.get(key)).transpose()?.flatten();
+        let expiry = expiry.map(|row| schema::decode_expiry(&row)).transpose()?;
+        if expiry != Some(expires_ms) {
+            return Err(Error::Corrupt(format!(
+                "key {key:?} expires at {expires_ms}, but its time is {expiry:?}"
+            )));
+        }
+        found += 1;
+    }
+    let times = expiries.map_or(0, |expiries| expiries.len());
+    if times != found {
+        return Err(Error::Corrupt(format!("{found} rows expire, but there are {times} times")));
+    }
+    Ok(())
 }
 
 /// The range map has the ranges of the rows, and promises none of them to another region. Returns

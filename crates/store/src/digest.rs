@@ -3,6 +3,7 @@
 use flotilla_region::{Index, RegionId};
 
 use crate::error::{Error, ReadError};
+use crate::schema::DataRow;
 use crate::snapshot_read::StoreSnapshot;
 
 /// The applied index of a region, and a hash over its rows in order.
@@ -10,9 +11,13 @@ pub(crate) fn digest(view: &StoreSnapshot, region: RegionId) -> Result<(Index, u
     let replica = view.region(region, None).map_err(|error| read_failed(region, error))?;
     let state = view.state(region)?;
     let mut digest = RowDigest::new();
-    let add = |key: &[u8], value: &[u8]| {
+    let add = |key: &[u8], data: DataRow<'_>| {
         digest.add(key);
-        digest.add(value);
+        digest.add(data.value);
+        // Rows that do not expire count as they did before there were others.
+        if data.expires_ms > 0 {
+            digest.add(&data.expires_ms.to_le_bytes());
+        }
     };
     replica.for_each_row(add).map_err(|error| read_failed(region, error))?;
     Ok((state.applied, digest.0))

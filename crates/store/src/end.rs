@@ -8,6 +8,7 @@ use std::ops::Bound;
 use flotilla_pagestore::{PageStore, WriteTxn};
 use flotilla_region::{Descriptor, EndTask, PeerId, RegionId, StoreId};
 
+use crate::data_range;
 use crate::error::Error;
 use crate::range_map::RangeMap;
 use crate::schema::{self, APPLY, REGION, TOMB, Tombstone, UNINITIALISED, UninitialisedRow};
@@ -43,11 +44,12 @@ pub(crate) fn end(
     if let Some((descriptor, own)) = replica_here(&mut txn, store, region)?
         && own <= peer
     {
-        let mut rows = txn.tree(schema::data_tree(descriptor.space))?;
+        let rows = txn.tree(schema::data_tree(descriptor.space))?;
         let end = Some(&descriptor.end[..]).filter(|end| !end.is_empty());
         let upper = end.map_or(Bound::Unbounded, Bound::Excluded);
         ended.bytes_removed = rows.bytes(Bound::Included(&descriptor.start), upper)?;
-        ended.rows_removed = rows.delete_range(&descriptor.start, end)?;
+        ended.rows_removed =
+            data_range::delete(&mut txn, descriptor.space, &descriptor.start, end)?;
         txn.tree(REGION)?.delete(&key)?;
         txn.tree(APPLY)?.delete(&key)?;
         ended.replicas.push(own);

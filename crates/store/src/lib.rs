@@ -27,14 +27,17 @@ mod check;
 mod checkpoint;
 mod cluster_copies;
 mod config;
+mod data_range;
 mod digest;
 mod directory;
 mod end;
 mod error;
+mod expired;
 mod log_purge;
 mod log_reader;
 mod maintenance;
 mod range_map;
+mod read_time;
 mod recovery;
 mod region_ranges;
 mod region_size;
@@ -55,6 +58,7 @@ pub use config::Config;
 pub use directory::{StartSeed, StoreDirectory};
 pub use end::Ended;
 pub use error::{Error, ReadError};
+pub use expired::{ExpiredPart, ExpiredRange};
 pub use flotilla_pagestore::{
     DirtyLimits, Error as PagesError, Options as PageOptions, Pacer, ReadMode as PageReadMode,
 };
@@ -63,6 +67,7 @@ pub use flotilla_raftlog::{
     RecoveryReport,
 };
 pub use maintenance::StoreMaintenance;
+pub use read_time::WATERMARK_AHEAD_MS;
 pub use recovery::RecoveredReplicas;
 pub use snapshot::{Installed, SnapshotChunk, SnapshotEnd, SnapshotReader, StageError, StageOffer};
 pub use snapshot_read::{RegionSnapshot, ScanRequest, ScanResult, StoreSnapshot};

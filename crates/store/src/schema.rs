@@ -44,8 +44,14 @@ pub(crate) const BIRTH_KEY: &[u8] = b"b";
 
 /// The first byte of apply rows, start records and the mark.
 const FORMAT: u8 = 1;
-/// The first byte of a value: no flag is set.
-const FLAGS: u8 = 0;
+/// The first byte of an apply row with a watermark.
+const FORMAT_WITH_WATERMARK: u8 = 2;
+/// The first byte of a data row: its flags.
+const NO_FLAGS: u8 = 0;
+/// The flag of a row with the time at which it expires.
+const EXPIRES: u8 = 1;
+/// Bytes of a time in a row.
+const TIME_BYTES: usize = 8;
 
 const APPLY_HEAD_BYTES: usize = 1 + 8 + 8;
 const UNINITIALISED_HEAD_BYTES: usize = 1 + 8;
@@ -61,15 +67,22 @@ pub(crate) struct ApplyState {
     /// The last entry whose effects are in this root, and its term.
     pub(crate) applied: Index,
     pub(crate) term: Term,
+    /// The latest time that an entry has named for what expires; 0 before there is one.
+    pub(crate) watermark_ms: u64,
     /// The hard state when the last cut was made. The log may hold a newer one.
     pub(crate) hard_state: HardState,
 }
 
 impl ApplyState {
+    /// Regions in which nothing has expired have the row that they had in versions without expiry.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![FORMAT];
+        let has_watermark = self.watermark_ms > 0;
+        let mut out = vec![if has_watermark { FORMAT_WITH_WATERMARK } else { FORMAT }];
         out.extend_from_slice(&self.applied.0.to_le_bytes());
         out.extend_from_slice(&self.term.0.to_le_bytes());
+        if has_watermark {
+            out.extend_from_slice(&self.watermark_ms.to_le_bytes());
+        }
         out.extend_from_slice(&self.hard_state.encode());
         out
     }
@@ -77,12 +90,18 @@ impl ApplyState {
     pub(crate) fn decode(region: RegionId, row: Option<&[u8]>) -> Result<Self, MalformedRow> {
         let row = row.ok_or_else(|| MalformedRow(format!("region {region} has no apply row")))?;
         let bad = || MalformedRow(format!("the apply row of region {region} is malformed"));
-        if row.len() < APPLY_HEAD_BYTES || row[0] != FORMAT {
-            return Err(bad());
-        }
-        let hard_state = HardState::decode(Bytes::copy_from_slice(&row[APPLY_HEAD_BYTES..]))
-            .map_err(|_| bad())?;
-        Ok(Self { applied: Index(number(row, 1)), term: Term(number(row, 9)), hard_state })
+        let head_bytes = match row.first() {
+            Some(&FORMAT) => APPLY_HEAD_BYTES,
+            Some(&FORMAT_WITH_WATERMARK) => APPLY_HEAD_BYTES + TIME_BYTES,
+            _ => return Err(bad()),
+        };
+        let (head, hard_state) = row.split_at_checked(head_bytes).ok_or_else(bad)?;
+        let hard_state =
+            HardState::decode(Bytes::copy_from_slice(hard_state)).map_err(|_| bad())?;
+        let watermark_ms =
+            if head_bytes > APPLY_HEAD_BYTES { number(head, APPLY_HEAD_BYTES) } else { 0 };
+        let (applied, term) = (Index(number(head, 1)), Term(number(head, 9)));
+        Ok(Self { applied, term, watermark_ms, hard_state })
     }
 }
 
@@ -338,20 +357,73 @@ pub(crate) fn data_tree(space: Space) -> &'static str {
     }
 }
 
-/// Puts the row of a value into `row`, whose memory is used again.
-pub(crate) fn encode_value(value: &[u8], row: &mut Vec<u8>) {
-    row.clear();
-    row.push(FLAGS);
-    row.extend_from_slice(value);
+/// The tree that holds, for each row of [`data_tree`] that expires, a row with the time of that;
+/// none if the rows of the space do not expire. So the rows that have expired are found without a
+/// look at the others, and a region's rows here are those of its range, as there.
+pub(crate) fn expiry_tree(space: Space) -> Option<&'static str> {
+    match space {
+        Space::System => None,
+        Space::Raw => Some("raw-expiry"),
+    }
 }
 
-/// The value in a data row.
-pub(crate) fn decode_value(row: &[u8]) -> Result<&[u8], MalformedRow> {
+/// The most bytes that a data row has in addition to its value.
+pub(crate) const DATA_HEAD_BYTES_MAX: usize = 1 + TIME_BYTES;
+
+/// A row of data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataRow<'a> {
+    /// The time at which it expires, in milliseconds since 1970; 0 for never.
+    pub(crate) expires_ms: u64,
+    pub(crate) value: &'a [u8],
+}
+
+impl<'a> DataRow<'a> {
+    /// Puts the bytes of the row into `row`, whose memory is used again.
+    pub(crate) fn encode(&self, row: &mut Vec<u8>) {
+        row.clear();
+        if self.expires_ms == 0 {
+            row.push(NO_FLAGS);
+        } else {
+            row.push(EXPIRES);
+            row.extend_from_slice(&self.expires_ms.to_le_bytes());
+        }
+        row.extend_from_slice(self.value);
+    }
+
+    /// Whether it is none any more at `now_ms`.
+    pub(crate) fn has_expired(&self, now_ms: u64) -> bool {
+        self.expires_ms != 0 && self.expires_ms <= now_ms
+    }
+
+    pub(crate) fn decode(row: &'a [u8]) -> Result<Self, MalformedRow> {
+        let bad = |what: String| Err(MalformedRow(what));
+        match row {
+            [NO_FLAGS, value @ ..] => Ok(Self { expires_ms: 0, value }),
+            [EXPIRES, rest @ ..] => match rest.split_at_checked(TIME_BYTES) {
+                Some((time, value)) if number(time, 0) > 0 => {
+                    Ok(Self { expires_ms: number(time, 0), value })
+                }
+                _ => bad("a value has no time at which it expires".to_owned()),
+            },
+            // A flag changes how the rest is read, so an unknown one is no value to be guessed.
+            [flags, ..] => bad(format!("a value has unknown flags {flags:#x}")),
+            [] => bad("a value has no flags".to_owned()),
+        }
+    }
+}
+
+/// The row of [`expiry_tree`].
+pub(crate) fn encode_expiry(expires_ms: u64) -> [u8; 1 + TIME_BYTES] {
+    let mut row = [FORMAT; 1 + TIME_BYTES];
+    row[1..].copy_from_slice(&expires_ms.to_le_bytes());
+    row
+}
+
+pub(crate) fn decode_expiry(row: &[u8]) -> Result<u64, MalformedRow> {
     match row {
-        [FLAGS, value @ ..] => Ok(value),
-        // A flag changes how the rest is read, so an unknown one is no value to be guessed.
-        [flags, ..] => Err(MalformedRow(format!("a value has unknown flags {flags:#x}"))),
-        [] => Err(MalformedRow("a value has no flags".to_owned())),
+        [FORMAT, time @ ..] if time.len() == TIME_BYTES => Ok(number(time, 0)),
+        _ => Err(MalformedRow("the time at which a row expires is malformed".to_owned())),
     }
 }
 
@@ -386,10 +458,15 @@ mod tests {
         assert_eq!(store_of_run_key(LOG_IDENTITY_KEY), None);
 
         let hard_state = HardState { term: Term(6), vote: Some(PeerId(101)), commit: Index(9) };
-        let state = ApplyState { applied: Index(8), term: Term(5), hard_state };
+        let state = ApplyState { applied: Index(8), term: Term(5), watermark_ms: 0, hard_state };
         let bytes = state.encode();
         assert_eq!(bytes[..17], [1, 8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[17..], hard_state.encode()[..]);
+        assert_eq!(ApplyState::decode(RegionId(2), Some(&bytes)).unwrap(), state);
+        let state = ApplyState { watermark_ms: 258, ..state };
+        let bytes = state.encode();
+        assert_eq!((bytes[0], &bytes[17..25]), (2, &[2, 1, 0, 0, 0, 0, 0, 0][..]));
+        assert_eq!(bytes[25..], hard_state.encode()[..]);
         assert_eq!(ApplyState::decode(RegionId(2), Some(&bytes)).unwrap(), state);
 
         assert_eq!(CheckpointLsn { lsn: 7 }.encode(), [1, 7, 0, 0, 0, 0, 0, 0, 0]);
@@ -432,17 +509,25 @@ mod tests {
         assert_eq!(region_of_key(&region_key(RegionId(258))).unwrap(), RegionId(258));
 
         let mut row = vec![9; 4];
-        encode_value(b"v", &mut row);
-        assert_eq!(row, [0, b'v']);
-        assert_eq!(decode_value(&row).unwrap(), b"v");
+        let data = DataRow { expires_ms: 0, value: b"v" };
+        data.encode(&mut row);
+        assert_eq!((&row[..], DataRow::decode(&row).unwrap()), (&[0, b'v'][..], data));
+        let data = DataRow { expires_ms: 258, value: b"v" };
+        data.encode(&mut row);
+        assert_eq!(row, [1, 2, 1, 0, 0, 0, 0, 0, 0, b'v']);
+        assert_eq!(DataRow::decode(&row).unwrap(), data);
+        assert_eq!(encode_expiry(258), [1, 2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(decode_expiry(&encode_expiry(258)).unwrap(), 258);
     }
 
     #[test]
     fn damaged_rows_are_an_error() {
-        let state = ApplyState::default().encode();
-        for len in 0..state.len() {
-            let cut = &state[..len];
-            assert!(ApplyState::decode(RegionId(1), Some(cut)).is_err(), "cut at {len}");
+        for watermark_ms in [0, 7] {
+            let state = ApplyState { watermark_ms, ..ApplyState::default() }.encode();
+            for len in 0..state.len() {
+                let cut = &state[..len];
+                assert!(ApplyState::decode(RegionId(1), Some(cut)).is_err(), "cut at {len}");
+            }
         }
         assert!(ApplyState::decode(RegionId(1), None).is_err());
         let row = UninitialisedRow { peer: PeerId(1), hard_state: HardState::default() }.encode();
@@ -453,7 +538,11 @@ mod tests {
         assert!(starts_of_key(b"start/1").is_err());
         assert!(CheckpointLsn::decode(b"").is_err());
         assert!(region_of_key(b"short").is_err());
-        assert!(decode_value(b"").is_err());
-        assert!(decode_value(&[128, 1]).is_err());
+        for wrong in [&[][..], &[128, 1], &[2], &[1, 2, 0, 0], &[1, 0, 0, 0, 0, 0, 0, 0, 0, 5]] {
+            assert!(DataRow::decode(wrong).is_err(), "{wrong:?}");
+        }
+        for wrong in [&[][..], &[1], &[2, 1, 0, 0, 0, 0, 0, 0, 0], &[1; 10]] {
+            assert!(decode_expiry(wrong).is_err(), "{wrong:?}");
+        }
     }
 }

@@ -10,8 +10,9 @@ use flotilla_pagestore::{Snapshot, Tree};
 use flotilla_region::{Descriptor, Index, PeerId, RegionId};
 
 use crate::error::{Error, ReadError};
+use crate::read_time::ReadTime;
 use crate::schema::{
-    self, APPLY, ApplyState, REGION, TOMB, Tombstone, UNINITIALISED, UninitialisedRow,
+    self, APPLY, ApplyState, DataRow, REGION, TOMB, Tombstone, UNINITIALISED, UninitialisedRow,
 };
 
 /// Everything on the store as it was at one moment. Cheap to take and to clone; while it lives,
@@ -46,7 +47,7 @@ impl StoreSnapshot {
             return Err(ReadError::EpochNotMatch(Box::new(descriptor)));
         }
         let rows = self.snapshot.tree(schema::data_tree(descriptor.space))?;
-        Ok(RegionSnapshot { descriptor, rows })
+        Ok(RegionSnapshot { descriptor, rows, time: ReadTime::default() })
     }
 
     /// How far the region is applied in this snapshot: what a read's grant asks for at least.
@@ -159,6 +160,7 @@ pub struct RegionSnapshot {
     descriptor: Descriptor,
     /// None if nothing was ever written to the space.
     rows: Option<Tree>,
+    time: ReadTime,
 }
 
 impl fmt::Debug for RegionSnapshot {
@@ -168,6 +170,23 @@ impl fmt::Debug for RegionSnapshot {
 }
 
 impl RegionSnapshot {
+    /// The same rows as a client sees them at `now_ms`, in milliseconds since 1970 by the clock of
+    /// the caller: without those that have expired by then, or by the region's watermark if that is
+    /// later. Other reads see all rows.
+    #[must_use]
+    pub fn at(self, now_ms: u64) -> Self {
+        Self { time: ReadTime::at(now_ms), ..self }
+    }
+
+    /// The time that the region's log must name before an answer may be given that rests on the
+    /// reads so far, [`WATERMARK_AHEAD_MS`](crate::WATERMARK_AHEAD_MS) ahead of the
+    /// caller's clock; `None` if it has named it. They have left out a row that has expired by this
+    /// time, and later leaders, whose clocks may be behind, must not bring it back.
+    #[must_use]
+    pub fn unlogged_ms(&self) -> Option<u64> {
+        self.time.unlogged_ms()
+    }
+
     /// The region, in the form that it had at this moment.
     #[must_use]
     pub fn descriptor(&self) -> &Descriptor {
@@ -189,7 +208,51 @@ impl RegionSnapshot {
         let Some(rows) = &self.rows else { return Ok(None) };
         let row = rows.get(key)?;
         let Some(row) = row else { return Ok(None) };
-        Ok(Some(Bytes::copy_from_slice(schema::decode_value(&row)?)))
+        let data = self.visible(rows, &row)?;
+        Ok(data.map(|data| Bytes::copy_from_slice(data.value)))
+    }
+
+    /// How long the value of a key has left, in seconds, rounded up; 0 if it does not expire, and
+    /// `None` if the key is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::KeyNotInRegion`], or the page store failed.
+    pub fn ttl_s(&self, key: &[u8]) -> Result<Option<u64>, ReadError> {
+        self.check_key(key)?;
+        let Some(rows) = &self.rows else { return Ok(None) };
+        let Some(row) = rows.get(key)? else { return Ok(None) };
+        let Some(data) = self.visible(rows, &row)? else { return Ok(None) };
+        if data.expires_ms == 0 {
+            return Ok(Some(0));
+        }
+        let (now_ms, _) = self.time.now(|| self.watermark_ms(rows))?;
+        Ok(Some(data.expires_ms.saturating_sub(now_ms).div_ceil(1000)))
+    }
+
+    /// The row, unless it has expired.
+    fn visible<'r>(&self, rows: &Tree, row: &'r [u8]) -> Result<Option<DataRow<'r>>, ReadError> {
+        let data = DataRow::decode(row)?;
+        if data.expires_ms == 0 {
+            return Ok(Some(data));
+        }
+        let is_hidden = self.time.hides(data.expires_ms, || self.watermark_ms(rows))?;
+        Ok((!is_hidden).then_some(data))
+    }
+
+    /// Whether a row that expires at `expires_ms` has, at the time of the view.
+    pub(crate) fn has_expired(&self, expires_ms: u64) -> Result<bool, ReadError> {
+        let Some(rows) = &self.rows else { return Ok(false) };
+        self.time.hides(expires_ms, || self.watermark_ms(rows))
+    }
+
+    fn watermark_ms(&self, rows: &Tree) -> Result<u64, ReadError> {
+        let view = StoreSnapshot::new(rows.snapshot().clone());
+        match view.state(self.descriptor.id) {
+            Ok(state) => Ok(state.watermark_ms),
+            Err(Error::Pages(error)) => Err(error.into()),
+            Err(error) => Err(ReadError::Corrupt(error.to_string())),
+        }
     }
 
     fn check_key(&self, key: &[u8]) -> Result<(), ReadError> {
@@ -217,13 +280,13 @@ impl RegionSnapshot {
         keys.iter().try_for_each(|key| self.check_key(key))?;
         let Some(rows) = &self.rows else { return Ok(()) };
         // The walk through the tree cannot be ended from within its callback.
-        let mut malformed = None;
-        rows.multi_get(keys, |at, row| match row.map(schema::decode_value) {
-            None => {}
-            Some(Ok(value)) => each(at, value),
-            Some(Err(error)) => malformed = Some(error),
+        let mut failed = None;
+        rows.multi_get(keys, |at, row| match row.map(|row| self.visible(rows, row)) {
+            None | Some(Ok(None)) => {}
+            Some(Ok(Some(data))) => each(at, data.value),
+            Some(Err(error)) => failed = Some(error),
         })?;
-        malformed.map_or(Ok(()), |error| Err(error.into()))
+        failed.map_or(Ok(()), Err)
     }
 
     /// The rows of a range: `limit` of them, or all there are in this region. Never fewer, because
@@ -266,37 +329,64 @@ impl RegionSnapshot {
         if request.key_only {
             // Not `range`, which reads the pages of long values.
             let mut keys = rows.keys(range);
+            let expiries = self.expiries()?;
             while budget.wants_more() {
                 let key = if request.reverse { keys.next_back()? } else { keys.next()? };
                 let Some(key) = key else { return Ok(None) };
+                let expiry = expiries.as_ref().map(|expiries| expiries.get(key)).transpose()?;
+                if let Some(expiry) = expiry.flatten()
+                    && self
+                        .time
+                        .hides(schema::decode_expiry(&expiry)?, || self.watermark_ms(rows))?
+                {
+                    budget.skip(key);
+                    continue;
+                }
                 budget.count(key, b"")?;
                 each(key, b"");
             }
         } else {
-            let mut rows = rows.range(range);
+            let mut range = rows.range(range);
             while budget.wants_more() {
-                let row = if request.reverse { rows.next_back()? } else { rows.next()? };
+                let row = if request.reverse { range.next_back()? } else { range.next()? };
                 let Some((key, row)) = row else { return Ok(None) };
-                let value = schema::decode_value(row)?;
-                budget.count(key, value)?;
-                each(key, value);
+                let Some(data) = self.visible(rows, row)? else {
+                    budget.skip(key);
+                    continue;
+                };
+                budget.count(key, data.value)?;
+                each(key, data.value);
             }
         }
         Ok(budget.rest(request))
     }
 
-    /// Calls `each` with the key and the value of every row of the region, in order.
-    pub(crate) fn for_each_row(&self, mut each: impl FnMut(&[u8], &[u8])) -> Result<(), ReadError> {
+    /// The tree of the rows that expire, if there are any in the space.
+    pub(crate) fn expiries(&self) -> Result<Option<Tree>, ReadError> {
+        let name = schema::expiry_tree(self.descriptor.space);
+        let (Some(name), Some(rows)) = (name, &self.rows) else { return Ok(None) };
+        Ok(rows.snapshot().tree(name)?.filter(|tree| !tree.is_empty()))
+    }
+
+    /// Calls `each` with every row of the region, in order.
+    pub(crate) fn for_each_row(
+        &self,
+        mut each: impl FnMut(&[u8], DataRow<'_>),
+    ) -> Result<(), ReadError> {
         let Some((rows, range)) = self.clip(b"", b"") else { return Ok(()) };
         let mut rows = rows.range(range);
         while let Some((key, row)) = rows.next()? {
-            each(key, schema::decode_value(row)?);
+            each(key, DataRow::decode(row)?);
         }
         Ok(())
     }
 
     /// The part of `[start, end)` that lies in the region; an empty `end` is none.
-    fn clip<'a>(&'a self, start: &'a [u8], end: &'a [u8]) -> Option<(&'a Tree, ScanBounds<'a>)> {
+    pub(crate) fn clip<'a>(
+        &'a self,
+        start: &'a [u8],
+        end: &'a [u8],
+    ) -> Option<(&'a Tree, ScanBounds<'a>)> {
         let start = start.max(&self.descriptor.start[..]);
         let ends = [end, &self.descriptor.end[..]];
         let end = ends.into_iter().filter(|end| !end.is_empty()).min();
@@ -317,7 +407,7 @@ impl RegionSnapshot {
 }
 
 /// Bounds of a scan that lie in the region.
-type ScanBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+pub(crate) type ScanBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 /// The overhead that a row counts for in a part of a scan, in addition to its bytes.
 const ROW_BYTES: u64 = 64;
@@ -354,11 +444,21 @@ impl ScanBudget {
         self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or(too_large)?;
         self.part_bytes_left = self.part_bytes_left.saturating_sub(bytes + ROW_BYTES);
         self.rows_left -= 1;
+        self.note(key);
+        Ok(())
+    }
+
+    /// Counts a row that is left out: it takes time.
+    fn skip(&mut self, key: &[u8]) {
+        self.part_bytes_left = self.part_bytes_left.saturating_sub(ROW_BYTES);
+        self.note(key);
+    }
+
+    fn note(&mut self, key: &[u8]) {
         // Only for the last row of a part: a copy of each key would cost an allocation a row.
         if self.part_bytes_left == 0 {
             self.last = Some(Bytes::copy_from_slice(key));
         }
-        Ok(())
     }
 
     /// The scan that goes on behind the last row, if only the size of a part has ended this one.

@@ -17,8 +17,9 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(state) = HardState::decode(bytes.clone()) {
         assert_eq!(HardState::decode(state.encode()).as_ref(), Ok(&state));
     }
-    if let Ok(ops) = raw::decode(bytes.clone()) {
-        assert_eq!(raw::decode(raw::encode(&ops)).as_ref(), Ok(&ops));
+    if let Ok(command) = raw::decode(bytes.clone()) {
+        let again = raw::encode_at(command.time_ms, &command.ops);
+        assert_eq!(raw::decode(again).as_ref(), Ok(&command));
     }
     for kind in [EntryKind::Normal, EntryKind::ConfChangeV2] {
         let entry = LogEntry { kind, data: bytes.clone(), ..LogEntry::default() };

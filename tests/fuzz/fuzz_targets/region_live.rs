@@ -377,7 +377,7 @@ impl Live {
             return Event::Read { region, ticket, precondition, follower: input.byte() % 2 == 0 };
         }
         let (key, value) = (Bytes::from_static(b"k"), Bytes::from_static(b"v"));
-        let command = raw::encode(&[raw::RawOp::Put { key, value }]);
+        let command = raw::encode(&[raw::RawOp::put(key, value)]);
         Event::Propose { region, ticket, precondition, command }
     }
 

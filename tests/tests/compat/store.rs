@@ -80,7 +80,7 @@ fn row(region: u64, index: u64) -> (Bytes, Bytes) {
 /// One proposal under version 1: a put, and every tenth time a range that goes.
 fn entry(region: u64, index: u64) -> LogEntry {
     let (key, value) = row(region, index);
-    let mut ops = vec![RawOp::Put { key, value }];
+    let mut ops = vec![RawOp::put(key, value)];
     if index.is_multiple_of(10) {
         ops.push(RawOp::DeleteRange { start: row(region, 5).0, end: Some(row(region, 8).0) });
     }

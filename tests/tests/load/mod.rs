@@ -196,6 +196,7 @@ impl SharedLoad {
                     RegisterAnswer::Swapped { succeeded: swap.succeeded, previous: swap.previous }
                 })
             }
+            RegisterAction::Expire(_) => unreachable!("no client asks for it"),
         };
         let returned = self.now();
         if let Err(error) = &answer {

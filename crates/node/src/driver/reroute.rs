@@ -13,6 +13,7 @@ use flotilla_store::{ApplyOutcome, ApplyReject, ReadError, RegionSnapshot};
 use tokio::time::Instant;
 
 use crate::driver::router::{RequestError, Router};
+use crate::wall_clock;
 
 /// How long the routes may take to hear of a split that is applied.
 const ROUTES_WAIT: Duration = Duration::from_secs(1);
@@ -134,7 +135,9 @@ impl Router {
         let granted = self.read(region, precondition, follower).await;
         let snapshot = granted.map_err(RegionReadError::Request)?;
         // The region may have changed since the grant.
-        snapshot.region(region, version).map_err(RegionReadError::Snapshot)
+        let rows = snapshot.region(region, version).map_err(RegionReadError::Snapshot)?;
+        // The watermark may be later: the snapshot knows it.
+        Ok(rows.at(wall_clock::now_ms()))
     }
 
     /// The regions that hold the range of a refused request, and the one that may serve it. The

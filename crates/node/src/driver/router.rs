@@ -37,6 +37,7 @@ use crate::driver::shard_message::ShardMessage;
 use crate::driver::split_pace::SplitPace;
 use crate::driver::tickets::{PendingRequest, TicketAnswer};
 use crate::failure::NodeFailure;
+use crate::wall_clock::WallClock;
 
 /// Bytes of the budget that a request takes in addition to its own: the task, the ticket, the
 /// event.
@@ -104,6 +105,8 @@ flotilla_base::metrics! { "requests",
         pub leader_waits: u64 => Counter(None),
         /// Requests that another region has served because a split came between.
         pub rerouted: u64 => Counter(None),
+        /// Rows that had expired and were removed, of regions that are led here.
+        pub rows_expired: u64 => Counter(None),
     }
 }
 
@@ -122,6 +125,7 @@ struct RouterShared {
     leader_wait: LeaderWait,
     ids: IdPool,
     splits: SplitPace,
+    wall_clock: WallClock,
     counts: RouterCounters,
     /// When a failed read was logged last.
     failed_read_logged: Mutex<Option<Instant>>,
@@ -136,6 +140,7 @@ struct RouterCounters {
     reads_failed: AtomicU64,
     leader_waits: AtomicU64,
     rerouted: AtomicU64,
+    rows_expired: AtomicU64,
 }
 
 impl Router {
@@ -145,6 +150,7 @@ impl Router {
         context: NodeContext,
         limits: RouterLimits,
         failure: NodeFailure,
+        wall_clock: WallClock,
     ) -> Self {
         let budget = MemoryBudget::new(limits.request_bytes_max, limits.queued_count_max);
         let leader_wait = LeaderWait::new(limits.leader_wait_count_max, limits.leader_wait);
@@ -157,6 +163,7 @@ impl Router {
             leader_wait,
             ids: IdPool::default(),
             splits: SplitPace::new(),
+            wall_clock,
             counts: RouterCounters::default(),
             failed_read_logged: Mutex::new(None),
         };
@@ -295,7 +302,7 @@ impl Router {
     }
 
     /// The store of the node.
-    pub(super) fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &Store {
         &self.shared.context.store
     }
 
@@ -307,6 +314,11 @@ impl Router {
     /// The ids for new regions and replicas.
     pub(crate) fn ids(&self) -> &IdPool {
         &self.shared.ids
+    }
+
+    /// The clock by which rows expire.
+    pub(crate) fn wall_clock(&self) -> &WallClock {
+        &self.shared.wall_clock
     }
 
     /// The pace of splits.
@@ -368,12 +380,18 @@ impl Router {
             waiting: self.shared.context.tickets.count() as u64,
             leader_waits: counts.leader_waits.load(Ordering::Relaxed),
             rerouted: counts.rerouted.load(Ordering::Relaxed),
+            rows_expired: counts.rows_expired.load(Ordering::Relaxed),
         }
     }
 
     /// Counts a request that another region has served.
     pub(super) fn note_rerouted(&self) {
         self.shared.counts.rerouted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts rows that have expired and were removed.
+    pub(crate) fn note_expired(&self, rows: u64) {
+        self.shared.counts.rows_expired.fetch_add(rows, Ordering::Relaxed);
     }
 
     /// Takes no more requests, and waits until those under way are answered, `time_limit` at most.

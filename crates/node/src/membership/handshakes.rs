@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flotilla_identity::{
-    BootstrapRequest, BootstrapResponse, ClusterSettings, Handshake, HelloDecision, LevelRefusal,
-    MemberId, RunReport, StoreHello, StoreIdentity, StoreRegistry, StoreRun, StoreUuid,
-    TRANSFER_LEVEL, member_answer,
+    BootstrapRequest, BootstrapResponse, ClusterSettings, EXPIRY_LEVEL, Handshake, HelloDecision,
+    LevelRefusal, MemberId, RunReport, StoreHello, StoreIdentity, StoreRegistry, StoreRun,
+    StoreUuid, TRANSFER_LEVEL, member_answer,
 };
 use flotilla_proto::peers;
 use flotilla_proto::peers::peers_client::PeersClient;
@@ -210,6 +210,15 @@ impl Membership {
     /// The stores of a version that takes no part in it.
     pub(crate) fn check_transfers(&self) -> Result<(), LevelRefusal> {
         self.shared.handshake.lock().registry().check_level(TRANSFER_LEVEL)
+    }
+
+    /// Whether rows may expire.
+    ///
+    /// # Errors
+    ///
+    /// The stores of a version that does not know of it.
+    pub(crate) fn check_expiry(&self) -> Result<(), LevelRefusal> {
+        self.shared.handshake.lock().registry().check_level(EXPIRY_LEVEL)
     }
 
     /// The last start of another store that this one knows of: by its handshake, or by the

@@ -396,6 +396,7 @@ impl PdLeader {
             key: Bytes::from_static(swap.key),
             expected: swap.expected.map(Bytes::from),
             value: Some(swap.value.into()),
+            ttl_s: 0,
         }]);
         match self.router.propose(SYSTEM_REGION, guard, command).await {
             Ok(ApplyOutcome::Swapped { succeeded: true, .. }) => SwapResult::Done,

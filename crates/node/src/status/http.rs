@@ -26,12 +26,12 @@ async fn config(State(settings): State<Arc<Value>>) -> Answer {
 }
 
 /// The settings by TiKV's names, as far as there is something like them here. Keys are stored as
-/// they come (API V1), without a time to live.
+/// they come (API V1), with a time to live if one is given.
 fn settings(resolved: &ResolvedConfig) -> Value {
     let split = &resolved.config.split;
     let size = format!("{}KiB", split.region_bytes_max >> 10);
     json!({
-        "storage": { "api-version": 1, "enable-ttl": false, "engine": "raft-kv" },
+        "storage": { "api-version": 1, "enable-ttl": true, "engine": "raft-kv" },
         "coprocessor": {
             "region-max-size": size,
             "region-split-size": size,

@@ -122,6 +122,11 @@ impl Tree {
         self.entry.size.keys
     }
 
+    /// The snapshot that the tree is of.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
     /// Whether there is no key.
     pub fn is_empty(&self) -> bool {
         self.entry.size.keys == 0

@@ -96,6 +96,7 @@ impl TreeMut<'_> {
                 what: "the tree that was built has keys beyond the range",
             });
         }
+        let (keys, new_keys) = (self.len(), built.len());
         let BuiltTree { root, reservation, .. } = built;
         let removed = self.delete_range(start, end)?;
         let tree = self.entry.child();
@@ -106,6 +107,7 @@ impl TreeMut<'_> {
             tree::join(pages, page_size, left, right)
         })?;
         self.set(joined);
+        assert_eq!(self.len(), keys - removed + new_keys, "the keys around a tree stay");
         self.recorder.give_up();
         Ok(removed)
     }

@@ -224,7 +224,7 @@ impl Cluster {
     ) -> Ticket {
         let key = Bytes::copy_from_slice(key.as_bytes());
         let ticket = self.request(store, key.clone(), Some(value));
-        let put = RawOp::Put { key, value: Bytes::copy_from_slice(&value.to_be_bytes()) };
+        let put = RawOp::put(key, Bytes::copy_from_slice(&value.to_be_bytes()));
         let command = raw::encode(&[put]);
         let precondition = RequestPrecondition::default();
         self.push(store, Event::Propose { region, ticket, precondition, command });
@@ -529,9 +529,9 @@ impl Cluster {
         let proposals: Vec<_> = entry_data::proposals(&entry.data).map(Result::unwrap).collect();
         for ((ticket, answer), proposal) in tickets.into_iter().zip(answers).zip(proposals) {
             let request = &self.waiting[&ticket];
-            let ops = raw::decode(proposal.command).unwrap();
+            let ops = raw::decode(proposal.command).unwrap().ops;
             let value = Bytes::copy_from_slice(&request.value.unwrap().to_be_bytes());
-            assert_eq!(ops, [RawOp::Put { key: request.key.clone(), value }], "somebody else's");
+            assert_eq!(ops, [RawOp::put(request.key.clone(), value)], "somebody else's");
             self.note_answer(store, ticket, answer);
         }
     }

@@ -562,8 +562,8 @@ fn apply(disk: &mut Disk, entry: &LogEntry) -> Vec<Answer> {
             answers.push(Answer::Rejected(Reject::EpochNotMatch { current }));
             continue;
         }
-        for op in raw::decode(command).unwrap() {
-            let RawOp::Put { key, value } = op else { panic!("only puts are tested here") };
+        for op in raw::decode(command).unwrap().ops {
+            let RawOp::Put { key, value, .. } = op else { panic!("only puts are tested here") };
             state.2.insert(key, value);
         }
         answers.push(Answer::Done);

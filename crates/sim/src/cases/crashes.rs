@@ -14,7 +14,7 @@ fn split_between_two(case: &mut Scenario, away: usize) -> RegionId {
     case.served(split);
     case.until("a leader of the child", |world| world.leading(child).is_some());
     let (region, key) = (case.region(child), case.key(0));
-    let put = RawOp::Put { key, value: b"acknowledged".as_slice().into() };
+    let put = RawOp::put(key, b"acknowledged".as_slice().into());
     let put = case.ask(case.leader, &region, RequestBody::Write(vec![put]));
     case.served(put);
     child

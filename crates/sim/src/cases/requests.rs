@@ -43,7 +43,7 @@ fn c8_requests_are_overtaken_by_a_split() {
 fn overtaken(case: &mut Scenario, route: &Descriptor) -> [Ticket; 3] {
     let (first, last) = (case.key(0), case.key(3));
     let range = RawOp::DeleteRange { start: first.clone(), end: Some(last.clone()) };
-    let put = |key: &Bytes| RawOp::Put { key: key.clone(), value: b"too late".as_slice().into() };
+    let put = |key: &Bytes| RawOp::put(key.clone(), b"too late".as_slice().into());
     let batch = vec![put(&first), put(&last)];
     let bodies = [RequestBody::Write(vec![range]), RequestBody::Write(batch), RequestBody::Scan];
     bodies.map(|body| case.ask(case.leader, route, body))

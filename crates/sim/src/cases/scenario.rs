@@ -178,7 +178,7 @@ impl Scenario {
 
     pub(super) fn put(&mut self, store: usize, route: &Descriptor, key: &Bytes) -> Ticket {
         let value = format!("put at {}", self.world.now()).into();
-        let put = RawOp::Put { key: key.clone(), value };
+        let put = RawOp::put(key.clone(), value);
         self.ask(store, route, RequestBody::Write(vec![put]))
     }
 
@@ -202,7 +202,7 @@ impl Scenario {
         let region = self.region(id);
         let key = self.world.workload().keys_in(&region).pop().expect("it has keys of clients");
         let value = vec![self.world.now() as u8; VALUE_BYTES].into();
-        let body = RequestBody::Write(vec![RawOp::Put { key, value }]);
+        let body = RequestBody::Write(vec![RawOp::put(key, value)]);
         // Another may not have noticed that it leads no more.
         let leader = Some(self.leader).filter(|store| self.world.leads(*store, id));
         let leader = leader.or(self.world.leading(id)).unwrap_or(self.leader);

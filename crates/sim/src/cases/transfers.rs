@@ -64,7 +64,7 @@ fn c21_the_lead_goes_to_no_replica_that_is_down_or_behind() {
     let (region, key) = (case.region(DATA), case.key(1));
     for round in 0..100_u8 {
         let value = vec![round; 2_000].into();
-        let put = flotilla_kv::raw::RawOp::Put { key: key.clone(), value };
+        let put = flotilla_kv::raw::RawOp::put(key.clone(), value);
         let put = case.ask(leader, &region, RequestBody::Write(vec![put]));
         case.served(put);
     }

@@ -23,12 +23,14 @@ pub enum RegisterAction {
         /// The new value.
         value: RegisterValue,
     },
+    /// Remove this value, if it is there: its time has come. No client asks for it.
+    Expire(Bytes),
 }
 
 /// The answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegisterAnswer {
-    /// A put or a delete took effect.
+    /// A put or a delete took effect, or a value has had its time.
     Done,
     /// A get saw this.
     Seen(RegisterValue),
@@ -115,7 +117,10 @@ pub fn held_after(action: &RegisterAction, answer: &RegisterAnswer) -> RegisterV
         }
         (_, RegisterAnswer::Swapped { previous, .. }) => previous.clone(),
         (
-            RegisterAction::Get | RegisterAction::Delete | RegisterAction::Swap { .. },
+            RegisterAction::Get
+            | RegisterAction::Delete
+            | RegisterAction::Swap { .. }
+            | RegisterAction::Expire(_),
             RegisterAnswer::Done,
         ) => None,
     }

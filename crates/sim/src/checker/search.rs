@@ -107,6 +107,9 @@ impl<'a> ValueNumbers<'a> {
                 RegisterStep::Write(self.number_of(value))
             }
             (RegisterAction::Delete, None | Some(RegisterAnswer::Done)) => RegisterStep::Write(0),
+            (RegisterAction::Expire(value), None | Some(RegisterAnswer::Done)) => {
+                RegisterStep::Expire(self.number_of(value))
+            }
             (RegisterAction::Swap { expected, value }, None) => {
                 RegisterStep::Swap { expected: self.number(expected), value: self.number(value) }
             }
@@ -146,6 +149,8 @@ fn drop_unobserved_writes(items: &mut Vec<SearchOp>) {
                 RegisterStep::Swap { expected, value } => {
                     (item.returned.is_some() || needed.contains(&value)) && needed.insert(expected)
                 }
+                // Its end may be seen, if it itself is not.
+                RegisterStep::Expire(value) => needed.insert(value),
                 RegisterStep::Write(_) => false,
             };
         }
@@ -159,7 +164,10 @@ fn drop_unobserved_writes(items: &mut Vec<SearchOp>) {
             item.returned.is_some()
         }
         RegisterStep::Swap { value, .. } => item.returned.is_some() || needed.contains(value),
-        RegisterStep::Write(_) | RegisterStep::Read(_) | RegisterStep::Miss { .. } => true,
+        RegisterStep::Write(_)
+        | RegisterStep::Read(_)
+        | RegisterStep::Miss { .. }
+        | RegisterStep::Expire(_) => true,
     });
 }
 
@@ -242,7 +250,7 @@ impl Search {
         while *left > 0 {
             let HistoryEvent::Call(place) = self.list.kind(event) else { break };
             event = self.list.after(event);
-            if self.items[place].step.is_neutral(*held) {
+            if self.items[place].step.is_neutral(*held, &self.uses) {
                 self.placed.set(place);
                 self.enter(place, held, *held, left);
                 // One return less may let more operations come next, and earlier ones are theirs.
@@ -316,7 +324,7 @@ impl Search {
             self.list.unlift(last);
             // One that changed nothing was right where it was, so nothing else is tried in its
             // place.
-            if !self.items[last].step.is_neutral(before) {
+            if !self.items[last].step.is_neutral(before, &self.uses) {
                 return Some(self.list.after(HistoryList::call(last)));
             }
         }

@@ -19,6 +19,8 @@ pub(super) enum RegisterStep {
         expected: ValueNumber,
         previous: ValueNumber,
     },
+    /// A value that is gone from then on, if it was there.
+    Expire(ValueNumber),
 }
 
 impl RegisterStep {
@@ -29,6 +31,7 @@ impl RegisterStep {
             Self::Read(seen) => (Some(seen), None),
             Self::Swap { expected, value } => (Some(expected), Some(value)),
             Self::Miss { previous, .. } => (Some(previous), None),
+            Self::Expire(_) => (None, Some(0)),
         }
     }
 
@@ -40,12 +43,15 @@ impl RegisterStep {
             Self::Miss { expected, previous } => {
                 (previous == held && expected != held).then_some(held)
             }
+            Self::Expire(value) => Some(if value == held { 0 } else { held }),
         }
     }
 
-    /// Whether it may come next and would change nothing.
-    pub(super) fn is_neutral(self, held: ValueNumber) -> bool {
+    /// Whether it may come next and would change nothing, now or later.
+    pub(super) fn is_neutral(self, held: ValueNumber, uses: &ValueUses) -> bool {
         match self {
+            // A value that has not been written yet must not lose its end.
+            Self::Expire(value) => value != held && uses.writers_of(value) == 0,
             Self::Read(_) | Self::Miss { .. } => self.apply(held).is_some(),
             Self::Write(value) => value == UNOBSERVED && held == UNOBSERVED,
             Self::Swap { .. } => false,
@@ -85,6 +91,11 @@ impl ValueUses {
         // A value that no read observed has no place here.
         needed.and_then(|value| self.observers.get_mut(value as usize)).into_iter().for_each(&by);
         left.and_then(|value| self.writers.get_mut(value as usize)).into_iter().for_each(&by);
+    }
+
+    /// The operations that are not placed and can write the value.
+    fn writers_of(&self, value: ValueNumber) -> u32 {
+        self.writers.get(value as usize).copied().unwrap_or(0)
     }
 
     /// Whether no order goes on with `item` overwriting `held`: another operation has to observe

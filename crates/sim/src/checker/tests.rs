@@ -19,6 +19,12 @@ fn delete(called: u64, returned: u64) -> RegisterOp {
     RegisterOp { client: 1, called, action: RegisterAction::Delete, returned }
 }
 
+fn expire(called: u64, returned: u64, text: &str) -> RegisterOp {
+    let returned = (returned > 0).then_some((returned, RegisterAnswer::Done));
+    let action = RegisterAction::Expire(value(text).unwrap());
+    RegisterOp { client: 1, called, action, returned }
+}
+
 fn get(called: u64, returned: u64, text: &str) -> RegisterOp {
     let returned = Some((returned, RegisterAnswer::Seen(value(text))));
     RegisterOp { client: 2, called, action: RegisterAction::Get, returned }
@@ -102,6 +108,21 @@ fn an_unknown_delete_may_come_late_but_once() {
 }
 
 #[test]
+fn a_value_is_gone_at_one_moment_of_its_time() {
+    let (overwrite, put) = (put(3, 4, "b"), put(1, 2, "a"));
+    good(&[put.clone(), expire(10, 20, "a"), get(5, 6, "a"), get(12, 13, "a"), get(14, 15, "")]);
+    bad(&[put.clone(), expire(10, 20, "a"), get(5, 6, "")]);
+    bad(&[put.clone(), expire(10, 20, "a"), get(21, 22, "a")]);
+    bad(&[put.clone(), expire(10, 20, "a"), get(12, 13, ""), get(14, 15, "a")]);
+    // One that was overwritten leaves the next alone.
+    good(&[put.clone(), overwrite.clone(), expire(10, 20, "a"), get(21, 22, "b")]);
+    bad(&[put.clone(), overwrite, expire(10, 20, "a"), get(21, 22, "")]);
+    // Without an answer to the put it may be gone late or never.
+    good(&[put.clone(), expire(10, 0, "a"), get(50, 51, "a"), get(52, 53, "")]);
+    good(&[put, expire(10, 0, "a"), get(50, 51, "a")]);
+}
+
+#[test]
 fn swaps_hold_or_miss() {
     good(&[put(1, 2, "a"), swap(3, 4, "a", "b", "a"), get(5, 6, "b")]);
     good(&[put(1, 2, "a"), swap(3, 4, "x", "b", "a"), get(5, 6, "a")]);
@@ -178,6 +199,10 @@ fn explained(operations: &[RegisterOp], held: &RegisterValue, placed: &mut Vec<b
                 let next = if succeeded { value.clone() } else { held.clone() };
                 (next, RegisterAnswer::Swapped { succeeded, previous: held.clone() })
             }
+            RegisterAction::Expire(value) => {
+                let is_held = held.as_ref() == Some(value);
+                (if is_held { None } else { held.clone() }, RegisterAnswer::Done)
+            }
         };
         if answer.is_some_and(|answer| *answer != expected) {
             return false;
@@ -201,8 +226,9 @@ fn random_small_histories_agree_with_brute_force() {
             let texts = ["", "a", "b", "c"];
             let new = ["a", "b", "c", "d", "e"][rng.usize(0..5)];
             let seen = texts[rng.usize(0..4)];
-            history.push(match rng.u8(0..6) {
+            history.push(match rng.u8(0..7) {
                 0 => delete(called, returned),
+                6 => expire(called, returned, new),
                 1 | 2 => put(called, returned, new),
                 3 => swap(called, returned, texts[rng.usize(0..4)], new, seen),
                 _ => get(called, called + 1 + number, seen),

@@ -45,8 +45,10 @@ impl Coverage {
         corners.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }
 
-    fn corners_of_disks(&self) -> [Corner; 12] {
+    fn corners_of_disks(&self) -> [Corner; 14] {
         [
+            ("reads that waited for a time in the log", self.reads.logged_times),
+            ("expired rows removed", self.driver.rows_expired),
             ("torn tails", self.starts.torn_tails),
             ("checkpoints", self.checkpoints),
             ("waits before applying", self.apply_stalls),

@@ -37,7 +37,9 @@ struct LongScan {
 pub(super) enum ScanStep {
     /// There are more rows.
     More,
-    /// The answer.
+    /// The answer, and the snapshot that it was read from.
+    Read(ClientReply, Box<RegionSnapshot>),
+    /// The answer, which is a refusal.
     Done(ClientReply),
     /// There is no such scan.
     Unknown,
@@ -76,7 +78,7 @@ impl LongScans {
             }
             Ok(None) => {
                 spills.scans += u64::from(written > scan.spilled_before);
-                Ok(ScanStep::Done(ClientReply::Scanned(scan.rows)))
+                Ok(ScanStep::Read(ClientReply::Scanned(scan.rows), Box::new(scan.region)))
             }
             // The client asks again.
             Err(ReadError::Pages(PagesError::SnapshotTooOld { .. })) => {

@@ -10,6 +10,7 @@ use crate::executor::{ChangedRows, InstallArrow};
 use crate::layout;
 use crate::reference_model::ReferenceModel;
 use crate::task::{Outbox, StopReason, Task};
+use crate::wall_clock;
 use crate::workload::ClientWorkload;
 
 impl SimNode {
@@ -92,7 +93,8 @@ impl SimNode {
                 let request = workload.request(grant.ticket);
                 // The power may go while memory is spilled, which does not fail the store: then a
                 // read is the first to meet it.
-                let read = running.executor.read(grant, request, out);
+                let wall_ms = wall_clock::read(self.place, now);
+                let read = running.executor.read(grant, request, wall_ms, out);
                 read.map_err(|error| self.unread(&error))?;
             }
             Task::Maintain => {
@@ -109,6 +111,10 @@ impl SimNode {
             | Task::EndReceiving(_) => return self.work_for_snapshot(task, out),
             Task::SendFrame { .. } | Task::Split(_) | Task::Scan(_) => {
                 return self.work_beside(task, out);
+            }
+            Task::Sweep => {
+                let wall_ms = wall_clock::read(self.place, now);
+                return running.sweep(now, wall_ms, out).map_err(|error| self.unread(&error));
             }
             Task::DispatchEffects => {
                 running.dispatch_effects(self.clock, now, store, reference_model, out)?;

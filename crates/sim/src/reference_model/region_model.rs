@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use flotilla_kv::raw::{self, RawOp};
+use flotilla_kv::raw::{self, RawCommand, RawOp};
 use flotilla_region::entry_data;
 use flotilla_region::{
     AdminCommand, Committed, Descriptor, Index, LogEntry, MembershipCommand, PeerId, RegionId,
@@ -17,6 +17,7 @@ use crate::trace::{digest, mix};
 pub(crate) enum OpResult {
     Done,
     Swapped { succeeded: bool, previous: Option<Bytes> },
+    Removed { rows: u64 },
 }
 
 /// The result of one proposal.
@@ -45,6 +46,10 @@ pub(super) struct RegionModel {
     entries: Vec<AgreedEntry>,
     /// The values that each key has had, each with the index that made it.
     values: BTreeMap<Bytes, Vec<(Index, Option<Bytes>)>>,
+    /// When the newest values expire, of those that do, and the latest time that an entry has
+    /// named for that.
+    expiries: BTreeMap<Bytes, u64>,
+    watermark_ms: u64,
 }
 
 /// The entry at one index.
@@ -63,7 +68,15 @@ impl RegionModel {
     pub(super) fn first(descriptor: Descriptor) -> Self {
         let (born, root) = (Index(0), descriptor.id);
         let descriptors = vec![(born, descriptor)];
-        Self { descriptors, root, born, entries: Vec::new(), values: BTreeMap::new() }
+        Self {
+            descriptors,
+            root,
+            born,
+            entries: Vec::new(),
+            values: BTreeMap::new(),
+            expiries: BTreeMap::new(),
+            watermark_ms: 0,
+        }
     }
 
     pub(super) fn root(&self) -> RegionId {
@@ -164,10 +177,11 @@ impl RegionModel {
         let mut results = Vec::new();
         for proposal in entry_data::proposals(&entry.data) {
             let proposal = proposal.map_err(unreadable)?;
-            let ops = raw::decode(proposal.command).map_err(unreadable)?;
+            let RawCommand { time_ms, ops } = raw::decode(proposal.command).map_err(unreadable)?;
             // Each replica has the same version at this place of the log.
             results.push(if proposal.version == self.newest().epoch.version {
-                let ops = ops.into_iter().map(|op| self.change(entry.index, op));
+                let now_ms = time_ms.max(self.watermark_ms);
+                let ops = ops.into_iter().map(|op| self.change(entry.index, now_ms, op));
                 ProposalResult::Done(ops.collect())
             } else {
                 ProposalResult::Rejected
@@ -189,7 +203,11 @@ impl RegionModel {
                 .collect();
             let descriptors = vec![(SPLIT_INDEX, descriptor)];
             let entries = Vec::new();
-            Self { descriptors, root: self.root, born: SPLIT_INDEX, entries, values }
+            let here = self.expiries.iter().filter(|(key, _)| descriptors[0].1.contains(key));
+            let expiries = here.map(|(key, at)| (key.clone(), *at)).collect();
+            let (root, watermark_ms) = (self.root, self.watermark_ms);
+            let born = SPLIT_INDEX;
+            Self { descriptors, root, born, entries, values, expiries, watermark_ms }
         };
         let children = children.into_iter().map(child).collect();
         for key in rows.keys().filter(|key| !parent.contains(key)) {
@@ -220,9 +238,9 @@ impl RegionModel {
         ProposalResult::Members
     }
 
-    fn change(&mut self, index: Index, op: RawOp) -> OpResult {
+    fn change(&mut self, index: Index, now_ms: u64, op: RawOp) -> OpResult {
         match op {
-            RawOp::Put { key, value } => self.set(index, key, Some(value)),
+            RawOp::Put { key, value, ttl_s } => self.put(index, key, value, (now_ms, ttl_s)),
             RawOp::Delete { key } => self.set(index, key, None),
             RawOp::DeleteRange { start, end } => {
                 let region = self.newest();
@@ -234,20 +252,53 @@ impl RegionModel {
                 let keys: Vec<_> = self.values.keys().filter(inside).cloned().collect();
                 keys.into_iter().for_each(|key| self.set(index, key, None));
             }
-            RawOp::CompareAndSwap { key, expected, value } => {
+            RawOp::CompareAndSwap { key, expected, value, ttl_s } => {
                 let values = self.values.get(&key).and_then(|values| values.last());
-                let previous = values.and_then(|(_, value)| value.clone());
+                let mut previous = values.and_then(|(_, value)| value.clone());
+                if previous.is_some() && self.has_expired(&key, now_ms) {
+                    previous = None;
+                    self.watermark_ms = now_ms;
+                }
                 let succeeded = previous == expected;
-                if succeeded {
-                    self.set(index, key, value);
+                match value {
+                    _ if !succeeded => {}
+                    Some(value) => self.put(index, key, value, (now_ms, ttl_s)),
+                    None => self.set(index, key, None),
                 }
                 return OpResult::Swapped { succeeded, previous };
+            }
+            RawOp::RaiseWatermark => self.watermark_ms = now_ms,
+            RawOp::RemoveExpired { start, end } => {
+                self.watermark_ms = now_ms;
+                let region = self.newest();
+                let is_gone = |key: &&Bytes| {
+                    region.contains(key)
+                        && **key >= start
+                        && end.as_ref().is_none_or(|end| **key < *end)
+                        && self.has_expired(key, now_ms)
+                };
+                let keys: Vec<_> = self.expiries.keys().filter(is_gone).cloned().collect();
+                let rows = keys.len() as u64;
+                keys.into_iter().for_each(|key| self.set(index, key, None));
+                return OpResult::Removed { rows };
             }
         }
         OpResult::Done
     }
 
+    fn has_expired(&self, key: &Bytes, now_ms: u64) -> bool {
+        self.expiries.get(key).is_some_and(|at_ms| *at_ms <= now_ms)
+    }
+
+    fn put(&mut self, index: Index, key: Bytes, value: Bytes, (now_ms, ttl_s): (u64, u64)) {
+        self.set(index, key.clone(), Some(value));
+        if ttl_s > 0 {
+            self.expiries.insert(key, now_ms + 1_000 * ttl_s);
+        }
+    }
+
     fn set(&mut self, index: Index, key: Bytes, value: Option<Bytes>) {
+        self.expiries.remove(&key);
         // All values are kept: a replica is compared at its own index, which may be far behind.
         self.values.entry(key).or_default().push((index, value));
     }

@@ -57,7 +57,7 @@ fn agree(
 }
 
 fn put(number: u64) -> RawOp {
-    RawOp::Put { key: number.to_string().into(), value: text("v") }
+    RawOp::put(number.to_string().into(), text("v"))
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn the_state_is_known_at_every_index() {
     let mut reference_model = model();
     let swap = |expected, value| {
         let (expected, value) = (Some(text(expected)), Some(text(value)));
-        RawOp::CompareAndSwap { key: text("1"), expected, value }
+        RawOp::CompareAndSwap { key: text("1"), expected, value, ttl_s: 0 }
     };
     let all = RawOp::DeleteRange { start: text("1"), end: Some(text("2")) };
     agree(&mut reference_model, entry(1, 1, &[&[put(1), put(2)]]), &[]).unwrap();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use flotilla_dispatch::LeaderWaitStep;
 use flotilla_region::{Envelope, Event, Notice, PeerId, RegionId, Reject, Ticket};
+use flotilla_store::ApplyOutcome;
 
 use super::{SimEvent, SimWorld, TICK_US};
 use crate::event_queue::SimTime;
@@ -136,7 +137,7 @@ impl SimWorld {
         }
         // The call begins here and not when the client sends: until the store has it, it cannot
         // have an effect.
-        let event = self.workload.arrive(ticket);
+        let event = self.workload.arrive(ticket, self.now());
         self.say(format_args!("ticket {ticket}: {:?}", self.workload.request(ticket).body));
         self.nodes[store].post(event, &mut self.out);
         self.dispatch(store, Ok(()))
@@ -193,11 +194,18 @@ impl SimWorld {
     pub(super) fn reply(&mut self, ticket: Ticket, reply: ClientReply) -> Result<(), CheckFailure> {
         self.trace.add(&[ticket.0, reply.print()]);
         self.say(format_args!("ticket {ticket} is told {reply:?}"));
-        let freed = self.workload.answer(ticket, &reply, &self.reference_model)?;
+        let now = self.now();
+        let freed = self.workload.answer(ticket, &reply, now, &self.reference_model)?;
         let request = self.workload.request(ticket);
         match request.owner {
             RequestOwner::TsoOracle(store) => {
                 self.oracles[store].on_reply(ticket, reply, &mut self.placement.stamps)?;
+            }
+            RequestOwner::Reader(read) => self.end_logged_read(read, &reply)?,
+            RequestOwner::Sweeper => {
+                if let ClientReply::Wrote(ApplyOutcome::RemovedExpired { rows }) = reply {
+                    self.nodes[request.store].count_expired(rows);
+                }
             }
             RequestOwner::Splitter { is_by_load } if request.state == RequestState::Served => {
                 self.nodes[request.store].count_wished_split(is_by_load);

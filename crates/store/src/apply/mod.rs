@@ -109,8 +109,8 @@ pub(crate) fn apply(
                 }
                 continue;
             }
-            let tree = schema::data_tree(replica.descriptor.space);
-            let mut rows = rows::RegionRows::new(txn.tree(tree)?, &replica.descriptor);
+            let watermark_ms = replica.state.watermark_ms;
+            let mut rows = rows::RegionRows::new(&mut txn, &replica.descriptor, watermark_ms);
             for committed in entries {
                 if advance(&mut replica.state, task.region, &committed.entry) {
                     applied.entries += 1;
@@ -118,6 +118,13 @@ pub(crate) fn apply(
                 }
             }
             replica.written_bytes += rows.written_bytes();
+            let watermark_ms = rows.watermark_ms();
+            assert!(
+                watermark_ms >= replica.state.watermark_ms,
+                "region {}: its watermark falls to {watermark_ms}",
+                task.region
+            );
+            replica.state.watermark_ms = watermark_ms;
         }
     }
     // In the transaction of the rows: an index of its own could come to disk without them, or they
@@ -169,7 +176,7 @@ fn advance(state: &mut ApplyState, region: RegionId, entry: &LogEntry) -> bool {
 }
 
 fn apply_entry(
-    rows: &mut rows::RegionRows<'_>,
+    rows: &mut rows::RegionRows<'_, '_>,
     region: RegionId,
     committed: &Committed,
     outcomes: &mut Vec<(Ticket, ApplyOutcome)>,
@@ -180,10 +187,10 @@ fn apply_entry(
     // A leader's first entry of a term is empty: it only advances the index.
     for proposal in entry_data::proposals(&committed.entry.data) {
         let Proposal { version, command } = proposal.map_err(malformed)?;
-        let ops = raw::decode(command).map_err(malformed)?;
+        let command = raw::decode(command).map_err(malformed)?;
         // Without a ticket as well: the proposal came from another store's client, or from before a
         // restart.
-        let outcome = rows.execute(version, &ops)?;
+        let outcome = rows.execute(version, &command)?;
         if let Some(ticket) = tickets.next() {
             outcomes.push((*ticket, outcome));
         }

@@ -15,6 +15,11 @@ pub enum ApplyOutcome {
         /// The former value of the key; `None` if it was not there.
         previous: Option<Bytes>,
     },
+    /// It was carried out, and its last operation that removes expired rows has removed so many.
+    RemovedExpired {
+        /// How many.
+        rows: u64,
+    },
     /// It had no effect, neither here nor on any other replica.
     Rejected(ApplyReject),
 }

@@ -14,6 +14,7 @@ use flotilla_region::{
 
 use super::outcome::{ApplyOutcome, ApplyReject};
 use super::{ApplyPlace, ReplicaState};
+use crate::data_range;
 use crate::error::Error;
 use crate::schema::{
     self, APPLY, ApplyState, REGION, TOMB, Tombstone, UNINITIALISED, UninitialisedRow,
@@ -34,7 +35,7 @@ impl ReplicaState {
             }
             Err(error) => return Ok(ApplyOutcome::Rejected(ApplyReject::InvalidSplit(error))),
         };
-        let made = write_regions(txn, place, regions)?;
+        let made = write_regions(txn, place, regions, self.state.watermark_ms)?;
         let before = std::mem::replace(&mut self.descriptor, made.parent.clone());
         self.splits.push((before, made.clone()));
         let index = self.state.applied;
@@ -50,6 +51,7 @@ fn write_regions(
     txn: &mut WriteTxn<'_>,
     place: ApplyPlace<'_>,
     mut regions: SplitRegions,
+    watermark_ms: u64,
 ) -> Result<SplitRegions, Error> {
     let parent = &regions.parent;
     txn.tree(REGION)?.put(&schema::region_key(parent.id), &parent.encode())?;
@@ -62,7 +64,7 @@ fn write_regions(
         }
         match child.peer_on(place.store) {
             Some(peer) if may_be_made(txn, place, child.id, peer.id)? => {
-                make(txn, &child, peer.id)?;
+                make(txn, &child, peer.id, watermark_ms)?;
                 made.push(child);
             }
             _ => remove_rows(txn, &child)?,
@@ -91,11 +93,17 @@ fn may_be_made(
     Ok(in_row.max(in_log).is_none_or(|later| later <= peer))
 }
 
-fn make(txn: &mut WriteTxn<'_>, child: &Descriptor, peer: PeerId) -> Result<(), Error> {
+/// Makes the rows of a new region. It goes on from its parent's watermark, for it has its rows.
+fn make(
+    txn: &mut WriteTxn<'_>,
+    child: &Descriptor,
+    peer: PeerId,
+    watermark_ms: u64,
+) -> Result<(), Error> {
     let hard_state = RecoveredReplica::hard_state_of_split();
     let hard_state = take_uninitialised(txn, child.id, peer)?
         .map_or(hard_state, |voted| hard_state.merge(voted));
-    let state = ApplyState { applied: SPLIT_INDEX, term: SPLIT_TERM, hard_state };
+    let state = ApplyState { applied: SPLIT_INDEX, term: SPLIT_TERM, watermark_ms, hard_state };
     let key = schema::region_key(child.id);
     txn.tree(REGION)?.put(&key, &child.encode())?;
     txn.tree(APPLY)?.put(&key, &state.encode())?;
@@ -104,8 +112,7 @@ fn make(txn: &mut WriteTxn<'_>, child: &Descriptor, peer: PeerId) -> Result<(), 
 
 fn remove_rows(txn: &mut WriteTxn<'_>, child: &Descriptor) -> Result<(), Error> {
     // A child is never the last part of a space: a border of the split is its end.
-    let mut rows = txn.tree(schema::data_tree(child.space))?;
-    rows.delete_range(&child.start, Some(&child.end))?;
+    data_range::delete(txn, child.space, &child.start, Some(&child.end))?;
     Ok(())
 }
 

@@ -7,7 +7,8 @@
 use flotilla_pagestore::{PageStore, WriteTxn};
 use flotilla_region::{Descriptor, Index, InstallTask, PeerId, RegionId, StoreId};
 
-use super::stages::CompleteStage;
+use super::stages::{BuiltTrees, CompleteStage};
+use crate::data_range;
 use crate::error::Error;
 use crate::range_map::{self, RangeMap};
 use crate::schema::{self, APPLY, ApplyState, REGION, UNINITIALISED, UninitialisedRow};
@@ -58,16 +59,15 @@ pub(crate) fn install(
     let mut txn = pages.write()?;
     check_range(&mut txn, ranges, descriptor)?;
     let before = rows_before(&mut txn, store, region, peer)?;
-    let state = next_state(&mut txn, task, before.as_ref().map(|(_, state)| state))?;
-    let rows = staged.rows.len();
+    let before_state = before.as_ref().map(|(_, state)| state);
+    let state = next_state(&mut txn, task, before_state, staged.watermark_ms)?;
+    let rows = staged.trees.rows.len();
     let mut rows_removed = 0;
     let old_range = before.as_ref().map(|(old, _)| old);
     if let Some(old) = old_range {
         rows_removed = remove_beyond(&mut txn, old, descriptor)?;
     }
-    let mut data = txn.tree(schema::data_tree(descriptor.space))?;
-    let end = Some(&descriptor.end[..]).filter(|end| !end.is_empty());
-    rows_removed += data.ingest(&descriptor.start, end, staged.rows)?;
+    rows_removed += ingest(&mut txn, descriptor, *staged.trees)?;
     let key = schema::region_key(region);
     txn.tree(REGION)?.put(&key, &descriptor.encode())?;
     txn.tree(APPLY)?.put(&key, &state.encode())?;
@@ -78,6 +78,25 @@ pub(crate) fn install(
     txn.publish()?;
     let had_data = before.is_some();
     Ok(Installed { region, peer, index, rows, bytes: staged.bytes, rows_removed, had_data })
+}
+
+/// Puts the rows in place of those that are there, and returns how many those were.
+fn ingest(
+    txn: &mut WriteTxn<'_>,
+    descriptor: &Descriptor,
+    trees: BuiltTrees,
+) -> Result<u64, Error> {
+    let Descriptor { space, ref start, ref end, .. } = *descriptor;
+    let end = Some(&end[..]).filter(|end| !end.is_empty());
+    match schema::expiry_tree(space) {
+        Some(name) => drop(txn.tree(name)?.ingest(start, end, trees.expiries)?),
+        None if trees.expiries.is_empty() => {}
+        None => {
+            let region = descriptor.id;
+            return Err(Error::Corrupt(format!("region {region}: its rows would expire")));
+        }
+    }
+    Ok(txn.tree(schema::data_tree(space))?.ingest(start, end, trees.rows)?)
 }
 
 /// R16, against the rows as this transaction has them.
@@ -123,11 +142,12 @@ fn rows_before(
     Ok(Some((descriptor, state)))
 }
 
-/// The apply row: the snapshot's index, and the newest of the hard states.
+/// The apply row: the snapshot's index and watermark, and the newest of the hard states.
 fn next_state(
     txn: &mut WriteTxn<'_>,
     task: &InstallTask,
     before: Option<&ApplyState>,
+    watermark_ms: u64,
 ) -> Result<ApplyState, Error> {
     let (region, index, term) = (task.head.descriptor.id, task.head.index, task.head.term);
     let mut hard_state = task.hard_state;
@@ -136,6 +156,11 @@ fn next_state(
             before.applied < index,
             "region {region}: a snapshot at {index} where {} is applied",
             before.applied
+        );
+        assert!(
+            before.watermark_ms <= watermark_ms,
+            "region {region}: a watermark of {watermark_ms} where {} is",
+            before.watermark_ms
         );
         hard_state = hard_state.merge(before.hard_state);
     }
@@ -156,22 +181,24 @@ fn next_state(
         "region {region}: entry {} is committed, above a snapshot at {index}",
         hard_state.commit
     );
-    Ok(ApplyState { applied: index, term, hard_state })
+    Ok(ApplyState { applied: index, term, watermark_ms, hard_state })
 }
 
 /// Removes the rows of the old range that the new one does not have: those parts were split off,
 /// and come as regions of their own. Returns how many there were.
 fn remove_beyond(txn: &mut WriteTxn<'_>, old: &Descriptor, new: &Descriptor) -> Result<u64, Error> {
     assert_eq!(old.space, new.space, "region {} has moved to another space", old.id);
-    let mut rows = txn.tree(schema::data_tree(old.space))?;
+    let space = old.space;
     let mut removed = 0;
     if old.start < new.start {
         let ends = [&old.end, &new.start].into_iter().filter(|end| !end.is_empty());
-        removed += rows.delete_range(&old.start, ends.min().map(|end| &end[..]))?;
+        let end = ends.min().map(|end| &end[..]);
+        removed += data_range::delete(txn, space, &old.start, end)?;
     }
     if !new.end.is_empty() && (old.end.is_empty() || new.end < old.end) {
         let old_end = Some(&old.end[..]).filter(|end| !end.is_empty());
-        removed += rows.delete_range(old.start.clone().max(new.end.clone()).as_ref(), old_end)?;
+        let start = (&old.start).max(&new.end);
+        removed += data_range::delete(txn, space, start, old_end)?;
     }
     Ok(removed)
 }

@@ -10,7 +10,7 @@ use super::chunk::{ChunkBuilder, ROWS_BYTES_MAX, SnapshotChunk};
 use super::end::SnapshotEnd;
 use crate::error::{Error, ReadError};
 use crate::region_size::end_bound;
-use crate::schema;
+use crate::schema::DataRow;
 use crate::snapshot_read::{RegionSnapshot, StoreSnapshot};
 
 /// Reads a region as it is at one index, from the first row to the last. While it lives, the pages
@@ -43,7 +43,7 @@ impl SnapshotReader {
         }
         let total = region.size().map_err(named)?;
         let head = SnapshotHead { index: state.applied, term: state.term, descriptor };
-        let read = SnapshotEnd::default();
+        let read = SnapshotEnd { watermark_ms: state.watermark_ms, ..SnapshotEnd::default() };
         Ok(Self { region, head, total, next_number: 0, last_key: None, read })
     }
 
@@ -79,7 +79,7 @@ impl SnapshotReader {
         let mut last_key = vec![];
         while let Some((key, row)) = rows.next().map_err(|error| named(error.into()))? {
             // A row that this version does not know would be refused there; better here.
-            schema::decode_value(row)?;
+            DataRow::decode(row)?;
             if chunk.rows > 0 && chunk.bytes_with(key, row) > bytes_max {
                 break;
             }

@@ -1,7 +1,7 @@
 //! The receiver's side: snapshots that are on their way, beside the rows.
 //!
-//! A stage is a tree that is being built in the page file and that no root names, and a promise in
-//! the range map. Only the memory knows of it. A stage takes about two chunks of memory.
+//! A stage is two trees that are being built in the page file and that no root names, and a promise
+//! in the range map. Only the memory knows of it. A stage takes about two chunks of memory.
 //!
 //! Invariants:
 //! - A region has one stage at most.
@@ -21,7 +21,7 @@ use super::chunk::ReceivedChunk;
 use super::end::SnapshotEnd;
 use super::error::StageError;
 use crate::range_map::{self, RangeMap};
-use crate::schema;
+use crate::schema::{self, DataRow};
 
 /// Stages that a store has at a time.
 const STAGES_MAX: usize = 4;
@@ -71,10 +71,24 @@ struct Stage {
 
 #[derive(Debug)]
 enum StageTree {
-    Growing(Box<TreeBuilder>),
-    Whole(BuiltTree),
+    Growing(Box<GrowingTrees>),
+    Whole(Box<BuiltTrees>),
     /// An error was met, or it is being installed.
     Taken,
+}
+
+/// The rows that have come so far, and the times at which some of them expire.
+#[derive(Debug)]
+struct GrowingTrees {
+    rows: TreeBuilder,
+    expiries: TreeBuilder,
+}
+
+/// The rows of a snapshot, and the times at which some of them expire.
+#[derive(Debug)]
+pub(crate) struct BuiltTrees {
+    pub(crate) rows: BuiltTree,
+    pub(crate) expiries: BuiltTree,
 }
 
 /// A snapshot that has come whole.
@@ -82,9 +96,11 @@ enum StageTree {
 pub(crate) struct CompleteStage {
     pub(crate) to: PeerId,
     pub(crate) head: SnapshotHead,
-    pub(crate) rows: BuiltTree,
+    pub(crate) trees: Box<BuiltTrees>,
     /// Bytes of keys and values.
     pub(crate) bytes: u64,
+    /// The region's watermark at the index of the head.
+    pub(crate) watermark_ms: u64,
 }
 
 impl SnapshotStages {
@@ -117,7 +133,10 @@ impl SnapshotStages {
             rows_max: total.keys,
             next_chunk: 0,
             received: SnapshotEnd::default(),
-            tree: StageTree::Growing(Box::new(pages.tree_builder())),
+            tree: StageTree::Growing(Box::new(GrowingTrees {
+                rows: pages.tree_builder(),
+                expiries: pages.tree_builder(),
+            })),
         };
         let owner = StageOwner { region, to };
         table.stages.insert(id, (owner, Arc::new(Mutex::new(stage))));
@@ -190,11 +209,11 @@ impl SnapshotStages {
     pub(crate) fn take(&self, id: StageId) -> Option<CompleteStage> {
         let (_, stage) = self.table.lock().stages.remove(&id)?;
         let mut stage = stage.lock();
-        let StageTree::Whole(rows) = std::mem::replace(&mut stage.tree, StageTree::Taken) else {
+        let StageTree::Whole(trees) = std::mem::replace(&mut stage.tree, StageTree::Taken) else {
             return None;
         };
-        let bytes = stage.received.bytes;
-        Some(CompleteStage { to: stage.to, head: stage.head.clone(), rows, bytes })
+        let SnapshotEnd { bytes, watermark_ms, .. } = stage.received;
+        Some(CompleteStage { to: stage.to, head: stage.head.clone(), trees, bytes, watermark_ms })
     }
 }
 
@@ -221,8 +240,8 @@ fn check_head(store: StoreId, to: PeerId, head: &SnapshotHead) -> Result<(), Sta
 impl Stage {
     fn push(&mut self, id: StageId, bytes: Bytes) -> Result<(), StageError> {
         let Self { ref head, ref mut tree, received, rows_max, next_chunk, .. } = *self;
-        let builder = match tree {
-            StageTree::Growing(builder) => builder,
+        let trees = match tree {
+            StageTree::Growing(trees) => trees,
             StageTree::Whole(_) => return Err(StageError::Whole(id)),
             StageTree::Taken => return Err(StageError::NotFound(id)),
         };
@@ -233,13 +252,17 @@ impl Stage {
                 return Err(StageError::KeyNotInRegion { key: Bytes::copy_from_slice(key) });
             }
             left = left.checked_sub(1).ok_or(StageError::MoreThanOffered { rows: rows_max })?;
-            schema::decode_value(row)?;
-            match builder.push(key, row) {
+            let expires_ms = DataRow::decode(row)?.expires_ms;
+            match trees.rows.push(key, row) {
                 Err(PagesError::OutOfOrder { .. }) => {
-                    Err(StageError::KeyOrder { key: Bytes::copy_from_slice(key) })
+                    return Err(StageError::KeyOrder { key: Bytes::copy_from_slice(key) });
                 }
-                pushed => Ok(pushed?),
+                pushed => pushed?,
             }
+            if expires_ms > 0 {
+                trees.expiries.push(key, &schema::encode_expiry(expires_ms))?;
+            }
+            Ok(())
         })?;
         self.received.add(rows, &chunk.rows);
         self.next_chunk += 1;
@@ -252,17 +275,20 @@ impl Stage {
             StageTree::Whole(_) => return Err(StageError::Whole(id)),
             StageTree::Taken => return Err(StageError::NotFound(id)),
         }
-        let found = self.received;
+        // The watermark alone is the sender's to say.
+        let found = SnapshotEnd { watermark_ms: expected.watermark_ms, ..self.received };
         if found != expected {
             return Err(StageError::Incomplete { expected, found });
         }
-        let StageTree::Growing(builder) = std::mem::replace(&mut self.tree, StageTree::Taken)
-        else {
+        let StageTree::Growing(trees) = std::mem::replace(&mut self.tree, StageTree::Taken) else {
             unreachable!("it was looked at above")
         };
-        let built = builder.finish()?;
-        assert_eq!(built.len(), found.rows, "a stage loses rows");
-        self.tree = StageTree::Whole(built);
+        let GrowingTrees { rows, expiries } = *trees;
+        let built = BuiltTrees { rows: rows.finish()?, expiries: expiries.finish()? };
+        assert_eq!(built.rows.len(), found.rows, "a stage loses rows");
+        assert!(built.expiries.len() <= found.rows, "a stage has a time without a row");
+        self.received = found;
+        self.tree = StageTree::Whole(Box::new(built));
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::hooked::{HookedFs, Operation};
 use parking_lot::Mutex;
 
-use super::expected_state::ReplicaState;
+use super::expected_state::{ReplicaState, stored_rows};
 use super::*;
 
 /// The expected state of the store while it works.
@@ -45,7 +45,7 @@ fn look(crashed: FaultFs, expected: &ReplicaState, at: &str) {
         expected.durable,
         found.applied.0
     );
-    expected.check(found, &rows(&store, 2));
+    expected.check(found, &stored_rows(&store, 2));
     store.check().unwrap_or_else(|error| panic!("{at}: {error}"));
 }
 

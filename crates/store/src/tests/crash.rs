@@ -6,7 +6,7 @@ use bytes::Bytes;
 use flotilla_region::{Index, LogEntry};
 use flotilla_vfs::fault::FaultFs;
 
-use super::expected_state::ReplicaState;
+use super::expected_state::{ReplicaState, stored_rows};
 use super::*;
 
 type ExpectedStates = BTreeMap<u64, ReplicaState>;
@@ -75,7 +75,7 @@ fn inspect(fs: &FaultFs, expected: &mut ExpectedStates, at: &str) {
     for found in &recovered {
         let region = found.descriptor.id.0;
         let replica = expected.get_mut(&region).unwrap();
-        replica.check(found, &rows(&store, region));
+        replica.check(found, &stored_rows(&store, region));
         replica.restart(found);
         let committed = (found.hard_state.commit.0 - found.applied.0.0) as usize;
         if committed > 0 {
@@ -127,7 +127,7 @@ fn without_a_crash_all_is_there() {
     fs.power_loss(0);
     let (store, recovered) = open(&fs);
     for found in &recovered {
-        expected[&found.descriptor.id.0].check(found, &rows(&store, found.descriptor.id.0));
+        expected[&found.descriptor.id.0].check(found, &stored_rows(&store, found.descriptor.id.0));
     }
     assert_eq!(recovered[1].applied.0, Index(12));
     assert_eq!(recovered[3].hard_state, hard_state(4, 402, 0));

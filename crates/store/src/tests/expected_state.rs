@@ -8,6 +8,7 @@ use flotilla_region::entry_data;
 use flotilla_region::{HardState, Index, LogEntry, RecoveredReplica};
 
 use super::*;
+use crate::schema::DataRow;
 
 /// One replica, as its clients know it.
 #[derive(Clone, Debug, Default)]
@@ -125,7 +126,7 @@ impl ReplicaState {
     }
 
     /// Compares the state found after a crash with the states that are allowed.
-    pub(super) fn check(&self, found: &RecoveredReplica, rows: &[Row]) {
+    pub(super) fn check(&self, found: &RecoveredReplica, rows: &ExpectedRows) {
         let RecoveredReplica { applied, tail, last, hard_state, .. } = found;
         let region = found.descriptor.id;
         assert!(applied.0.0 >= self.durable, "region {region} fell back behind a durable root");
@@ -150,7 +151,7 @@ impl ReplicaState {
         assert!(kept, "region {region} forgot {had:?}, it has {has:?}");
         assert!(has.commit >= applied.0 && has.commit <= *last, "region {region}: {found:?}");
         assert_eq!(
-            rows,
+            *rows,
             self.rows_at(applied.0),
             "region {region} has other rows at {}",
             applied.0
@@ -174,37 +175,90 @@ impl ReplicaState {
     }
 
     /// The rows after the first `applied` entries, by the simplest means.
-    pub(super) fn rows_at(&self, applied: Index) -> Vec<Row> {
-        let mut rows = BTreeMap::new();
+    pub(super) fn rows_at(&self, applied: Index) -> ExpectedRows {
+        let mut rows = ExpectedRows::default();
         for entry in &self.applied[..applied.0 as usize] {
             for proposal in entry_data::proposals(&entry.data) {
-                for op in raw::decode(proposal.unwrap().command).unwrap() {
-                    execute(&mut rows, op);
-                }
+                let command = raw::decode(proposal.unwrap().command).unwrap();
+                command.ops.into_iter().for_each(|op| rows.execute(command.time_ms, op));
             }
         }
-        rows.into_iter().collect()
+        rows
     }
 }
 
-fn execute(rows: &mut BTreeMap<Bytes, Bytes>, op: RawOp) {
-    match op {
-        RawOp::Put { key, value } => {
-            rows.insert(key, value);
+/// Rows as they are in the tree, and the region's watermark.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ExpectedRows {
+    pub(super) rows: BTreeMap<Bytes, ExpectedValue>,
+    pub(super) watermark_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ExpectedValue {
+    pub(super) value: Bytes,
+    /// 0 for never.
+    pub(super) expires_ms: u64,
+}
+
+impl ExpectedValue {
+    /// The bytes of its row.
+    pub(super) fn row(&self) -> Vec<u8> {
+        match self.expires_ms {
+            0 => [&[0], &self.value[..]].concat(),
+            expires_ms => [&[1], &expires_ms.to_le_bytes()[..], &self.value].concat(),
         }
-        RawOp::Delete { key } => {
-            rows.remove(&key);
-        }
-        RawOp::DeleteRange { start, end } => {
-            rows.retain(|key, _| *key < start || end.as_ref().is_some_and(|end| key >= end));
-        }
-        RawOp::CompareAndSwap { key, expected, value } => {
-            if rows.get(&key) == expected.as_ref() {
-                match value {
-                    Some(value) => rows.insert(key, value),
-                    None => rows.remove(&key),
-                };
+    }
+
+    fn has_expired(&self, now_ms: u64) -> bool {
+        self.expires_ms > 0 && self.expires_ms <= now_ms
+    }
+}
+
+impl ExpectedRows {
+    fn execute(&mut self, time_ms: u64, op: RawOp) {
+        let now_ms = time_ms.max(self.watermark_ms);
+        let rows = &mut self.rows;
+        let new = |value, ttl_s| ExpectedValue {
+            value,
+            expires_ms: if ttl_s == 0 { 0 } else { now_ms + 1000 * ttl_s },
+        };
+        let is_in = |key: &Bytes, start: &Bytes, end: &Option<Bytes>| {
+            key >= start && end.as_ref().is_none_or(|end| key < end)
+        };
+        match op {
+            RawOp::Put { key, value, ttl_s } => drop(rows.insert(key, new(value, ttl_s))),
+            RawOp::Delete { key } => drop(rows.remove(&key)),
+            RawOp::DeleteRange { start, end } => rows.retain(|key, _| !is_in(key, &start, &end)),
+            RawOp::CompareAndSwap { key, expected, value, ttl_s } => {
+                if rows.get(&key).is_some_and(|row| row.has_expired(now_ms)) {
+                    self.watermark_ms = now_ms;
+                }
+                let held = rows.get(&key).filter(|row| !row.has_expired(now_ms));
+                if held.map(|row| &row.value) == expected.as_ref() {
+                    match value {
+                        Some(value) => rows.insert(key, new(value, ttl_s)),
+                        None => rows.remove(&key),
+                    };
+                }
+            }
+            RawOp::RaiseWatermark => self.watermark_ms = now_ms,
+            RawOp::RemoveExpired { start, end } => {
+                self.watermark_ms = now_ms;
+                rows.retain(|key, row| !is_in(key, &start, &end) || !row.has_expired(now_ms));
             }
         }
     }
+}
+
+/// The rows of a region as they are in its tree, and its watermark.
+pub(super) fn stored_rows(store: &Store, region: u64) -> ExpectedRows {
+    let mut rows = BTreeMap::new();
+    let copy = |key: &[u8], DataRow { expires_ms, value }: DataRow<'_>| {
+        let value = Bytes::copy_from_slice(value);
+        rows.insert(Bytes::copy_from_slice(key), ExpectedValue { value, expires_ms });
+    };
+    view(store, region).for_each_row(copy).unwrap();
+    let watermark_ms = store.read().state(RegionId(region)).unwrap().watermark_ms;
+    ExpectedRows { rows, watermark_ms }
 }

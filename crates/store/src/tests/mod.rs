@@ -26,6 +26,7 @@ mod crash;
 mod end_crash;
 mod ends;
 mod expected_state;
+mod expiry;
 mod identity;
 mod log_purge;
 mod membership;
@@ -146,7 +147,7 @@ fn peer(region: u64) -> PeerId {
 }
 
 fn put(key: &str, value: &str) -> RawOp {
-    RawOp::Put { key: key.to_owned().into(), value: value.to_owned().into() }
+    RawOp::put(key.to_owned().into(), value.to_owned().into())
 }
 
 fn delete(key: &str) -> RawOp {
@@ -161,14 +162,19 @@ fn delete_range(start: &str, end: Option<&str>) -> RawOp {
 fn swap(key: &str, expected: Option<&str>, value: Option<&str>) -> RawOp {
     let bytes = |text: Option<&str>| text.map(|text| Bytes::from(text.to_owned()));
     let key = Bytes::from(key.to_owned());
-    RawOp::CompareAndSwap { key, expected: bytes(expected), value: bytes(value) }
+    RawOp::CompareAndSwap { key, expected: bytes(expected), value: bytes(value), ttl_s: 0 }
 }
 
 /// The data of an entry with these proposals, each under a version of the range.
 fn data(proposals: &[(u8, &[RawOp])]) -> Bytes {
+    data_at(0, proposals)
+}
+
+/// As [`data`], proposed at this time.
+fn data_at(time_ms: u64, proposals: &[(u8, &[RawOp])]) -> Bytes {
     let mut data = vec![1];
     for (version, ops) in proposals {
-        let command = raw::encode(ops);
+        let command = raw::encode_at(time_ms, ops);
         data.push(*version);
         let mut len = command.len();
         while len >= 0x80 {

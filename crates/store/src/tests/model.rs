@@ -13,7 +13,7 @@ use flotilla_region::{
 };
 use flotilla_vfs::fault::FaultFs;
 
-use super::expected_state::ReplicaState;
+use super::expected_state::{ExpectedRows, ReplicaState, stored_rows};
 use super::*;
 use crate::snapshot::ChunkBuilder;
 use crate::{Commit, SnapshotEnd, StageOffer};
@@ -182,7 +182,7 @@ impl History {
         self.store.apply(&all)?;
         for (region, entries) in tasks {
             self.replica(region).apply(&entries);
-            let rows = rows(&self.store, region);
+            let rows = stored_rows(&self.store, region);
             let replica = &self.replicas[&region];
             assert_eq!(rows, replica.rows_at(Index(replica.applied_now)));
         }
@@ -257,14 +257,22 @@ impl History {
     }
 
     /// Stages rows in chunks of some of them.
-    fn stage(&mut self, region: u64, state: HardState, rows: &[Row]) -> Result<StageId, Down> {
+    fn stage(
+        &mut self,
+        region: u64,
+        state: HardState,
+        expected: &ExpectedRows,
+    ) -> Result<StageId, Down> {
+        let rows: Vec<_> =
+            expected.rows.iter().map(|(key, value)| (key.clone(), value.row())).collect();
         let total = RegionSize { bytes: 0, keys: rows.len() as u64 };
         let offer = self.store.begin_stage(peer(region), &self.head(region, state), total)?;
         let StageOffer::Go(stage) = offer else { panic!("{offer:?}") };
-        let mut end = SnapshotEnd::default();
+        let watermark_ms = expected.watermark_ms;
+        let mut end = SnapshotEnd { watermark_ms, ..SnapshotEnd::default() };
         for (number, rows) in (0..).zip(rows.chunks(self.rng.usize(1..4))) {
             let mut chunk = ChunkBuilder::new(number, 0);
-            rows.iter().for_each(|(key, value)| chunk.push(key, &[&[0], &value[..]].concat()));
+            rows.iter().for_each(|(key, value)| chunk.push(key, value));
             end.add(rows.len() as u64, chunk.rows());
             self.store.stage_chunk(stage, chunk.finish().bytes)?;
         }
@@ -308,17 +316,24 @@ impl History {
                 let rng = &mut self.rng;
                 let value =
                     Bytes::from(format!("{index}.{term}-{}", "v".repeat(rng.usize(0..1000))));
-                match rng.u8(0..8) {
+                // Mostly none, so that rows without one are among them; placement has no others.
+                let ttl_s = if region == 1 { 0 } else { rng.u64(0..6).saturating_sub(3) };
+                match rng.u8(0..10) {
+                    8 => RawOp::RaiseWatermark,
+                    9 => RawOp::RemoveExpired { start: key(rng), end: Some(key(rng)) },
                     0 => RawOp::Delete { key: key(rng) },
                     1 => RawOp::DeleteRange { start: key(rng), end: Some(key(rng)) },
                     2 => {
-                        RawOp::CompareAndSwap { key: key(rng), expected: None, value: Some(value) }
+                        let (key, value) = (key(rng), Some(value));
+                        RawOp::CompareAndSwap { key, expected: None, value, ttl_s }
                     }
-                    _ => RawOp::Put { key: key(rng), value },
+                    _ => RawOp::Put { key: key(rng), value, ttl_s },
                 }
             })
             .collect();
-        entry(index, term, data(&[(1, &ops)]))
+        // The clocks of leaders: some seconds apart, and one of them goes on with the entries.
+        let time_ms = 100_000 + 1000 * index - self.rng.u64(0..5_000);
+        entry(index, term, data_at(time_ms, &[(1, &ops)]))
     }
 
     fn crash(&mut self) {
@@ -339,7 +354,7 @@ impl History {
             let region = found.descriptor.id.0;
             let replica = self.replicas.get_mut(&region).unwrap();
             replica.find_installed(found);
-            replica.check(found, &rows(&self.store, region));
+            replica.check(found, &stored_rows(&self.store, region));
             replica.restart(found);
             self.seen.replayed += found.tail.len() as u64;
         }

@@ -231,11 +231,12 @@ fn rows_that_cannot_be_of_the_region_are_refused() {
     let sent = send(&from, 2, 4 << 10);
     let (to, _) = open(&FaultFs::new(0));
     let long = vec![b'a'; flotilla_pagestore::KEY_BYTES_MAX + 1];
-    let wrong: [(&str, &[RawRow<'_>]); 6] = [
+    let wrong: [(&str, &[RawRow<'_>]); 7] = [
         ("is not in the region", &[(b"a", b"\0"), (b"h", b"\0")]),
         ("is not above the one before", &[(b"b", b"\0"), (b"a", b"\0")]),
         ("is not above the one before", &[(b"b", b"\0"), (b"b", b"\0")]),
-        ("unknown flags", &[(b"a", b"\x01")]),
+        ("unknown flags", &[(b"a", b"\x02")]),
+        ("no time at which it expires", &[(b"a", b"\x01v")]),
         ("over the limit", &[(&long, b"\0")]),
         ("more than the 2 rows", &[(b"a", b"\0"), (b"b", b"\0"), (b"c", b"\0"), (b"d", b"\0")]),
     ];

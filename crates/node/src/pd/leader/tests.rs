@@ -28,6 +28,7 @@ use crate::driver::tickets::{TicketAnswer, Tickets};
 use crate::failure::NodeFailure;
 use crate::test_store;
 use crate::transport::PeerConnections;
+use crate::wall_clock::WallClock;
 use flotilla_dispatch::OpenLanes;
 
 const TERM: Term = Term(5);
@@ -79,8 +80,13 @@ impl World {
             clock: Clock::start(),
         };
         let failure = NodeFailure::new(|| ());
-        let router =
-            Router::new(membership.id(), context.clone(), RouterLimits::default(), failure);
+        let router = Router::new(
+            membership.id(),
+            context.clone(),
+            RouterLimits::default(),
+            failure,
+            WallClock::new(|| Ok(())),
+        );
         Self { context, router, membership, rows: Mutex::default() }
     }
 
@@ -120,8 +126,9 @@ impl World {
 
     /// Carries out a compare-and-swap, the only command of a leader.
     fn swap(&self, command: Bytes) -> ApplyOutcome {
-        let ops = raw::decode(command).expect("it was encoded here");
-        let [RawOp::CompareAndSwap { key, expected, value: Some(value) }] = &ops[..] else {
+        let ops = raw::decode(command).expect("it was encoded here").ops;
+        let [RawOp::CompareAndSwap { key, expected, value: Some(value), ttl_s: 0 }] = &ops[..]
+        else {
             panic!("{ops:?}");
         };
         let mut rows = self.rows.lock();

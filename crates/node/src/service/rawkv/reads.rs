@@ -1,13 +1,14 @@
 //! Requests that read: the region grants the read, then a snapshot is taken and read.
 
 use bytes::Bytes;
+use flotilla_kv::raw::{self, RawOp};
 use flotilla_pagestore::Error as PagesError;
 use flotilla_proto::kvrpcpb::{
     RawBatchGetRequest, RawBatchScanRequest, RawGetKeyTtlRequest, RawGetKeyTtlResponse,
     RawGetRequest, RawGetResponse, RawScanRequest,
 };
-use flotilla_region::RegionId;
-use flotilla_store::{ReadError, RegionSnapshot, ScanRequest};
+use flotilla_region::{Descriptor, RegionId, RequestPrecondition};
+use flotilla_store::{ApplyOutcome, ReadError, RegionSnapshot, ScanRequest};
 use tokio::time::timeout;
 
 use super::errors::RequestFailure;
@@ -45,7 +46,8 @@ impl RawKv {
     ) -> Result<RawGetResponse, RequestFailure> {
         let RawGetRequest { context, key, cf } = request;
         validate::common(context.as_ref(), &cf)?;
-        let value = self.value(self.check_context(context)?, key).await?;
+        let checked = self.check_context(context)?;
+        let value = self.one_row(checked, key, RegionSnapshot::get).await?;
         Ok(RawGetResponse {
             not_found: value.is_none(),
             value: value.unwrap_or_default(),
@@ -53,15 +55,20 @@ impl RawKv {
         })
     }
 
-    /// Values here never expire, which the protocol says by a time to live of 0.
+    /// In seconds, rounded up; 0 for a value that does not expire.
     pub(super) async fn get_key_ttl(
         &self,
         request: RawGetKeyTtlRequest,
     ) -> Result<RawGetKeyTtlResponse, RequestFailure> {
         let RawGetKeyTtlRequest { context, key, cf } = request;
         validate::common(context.as_ref(), &cf)?;
-        let value = self.value(self.check_context(context)?, key).await?;
-        Ok(RawGetKeyTtlResponse { not_found: value.is_none(), ..Default::default() })
+        let checked = self.check_context(context)?;
+        let ttl_s = self.one_row(checked, key, RegionSnapshot::ttl_s).await?;
+        Ok(RawGetKeyTtlResponse {
+            ttl: ttl_s.unwrap_or_default(),
+            not_found: ttl_s.is_none(),
+            ..RawGetKeyTtlResponse::default()
+        })
     }
 
     pub(super) async fn batch_get(
@@ -105,16 +112,33 @@ impl RawKv {
         self.rows(checked, ranges, options).await
     }
 
-    /// The value of one key.
-    async fn value(
+    /// Reads one key on a snapshot of its region.
+    async fn one_row<T>(
         &self,
         checked: RequestContext,
         key: Bytes,
-    ) -> Result<Option<Bytes>, RequestFailure> {
+        read: impl FnOnce(&RegionSnapshot, &[u8]) -> Result<Option<T>, ReadError>,
+    ) -> Result<Option<T>, RequestFailure> {
         validate::key(&key)?;
         let id = checked.region();
         let view = self.snapshot(checked.touching([&key])).await?;
-        view.get(&key).map_err(|error| self.read_failed(id, error))
+        let found = read(&view, &key).map_err(|error| self.read_failed(id, error))?;
+        if let Some(time_ms) = view.unlogged_ms() {
+            self.log_time(view.descriptor(), time_ms).await?;
+        }
+        Ok(found)
+    }
+
+    /// Has the region's log name the time by which rows were left out of an answer, so that no
+    /// later leader, by a clock that is behind, shows them again.
+    async fn log_time(&self, of: &Descriptor, time_ms: u64) -> Result<(), RequestFailure> {
+        let command = raw::encode_at(time_ms, &[RawOp::RaiseWatermark]);
+        let guard = RequestPrecondition { version: Some(of.epoch.version), ..Default::default() };
+        let proposal = self.router().propose(of.id, guard, command);
+        match proposal.await.map_err(|error| RequestFailure::from_router(of.id, error))? {
+            ApplyOutcome::Rejected(reject) => Err(RequestFailure::from_apply(of, reject)),
+            _ => Ok(()),
+        }
     }
 
     /// The rows of all `bounds` in the order of the request, each as long as the limit or up to
@@ -150,10 +174,15 @@ impl RawKv {
     ) -> Result<T::Output, RequestFailure> {
         let id = checked.region();
         let view = self.snapshot(checked).await?;
-        match self.read_scheduler().read(SnapshotRead { view, reading }).await {
-            Some(answer) => answer.map_err(|error| self.read_failed(id, error)),
-            None => Err(RequestFailure::from_router(id, RequestError::Stopping)),
+        let descriptor = view.descriptor().clone();
+        let Some(answer) = self.read_scheduler().read(SnapshotRead { view, reading }).await else {
+            return Err(RequestFailure::from_router(id, RequestError::Stopping));
+        };
+        let (output, unlogged_ms) = answer.map_err(|error| self.read_failed(id, error))?;
+        if let Some(time_ms) = unlogged_ms {
+            self.log_time(&descriptor, time_ms).await?;
         }
+        Ok(output)
     }
 
     /// A snapshot of the region that holds every write acknowledged before the request came.
@@ -214,11 +243,13 @@ struct SnapshotRead<T> {
 }
 
 impl<T: RowReader> ChunkedRead for SnapshotRead<T> {
-    type Output = T::Output;
+    /// And the time that the log must name before it is the answer.
+    type Output = (T::Output, Option<u64>);
     type Error = ReadError;
 
-    fn read_on(&mut self) -> Result<Option<T::Output>, ReadError> {
-        Ok(self.reading.read_on(&self.view)?.then(|| self.reading.take()))
+    fn read_on(&mut self) -> Result<Option<Self::Output>, ReadError> {
+        let is_whole = self.reading.read_on(&self.view)?;
+        Ok(is_whole.then(|| (self.reading.take(), self.view.unlogged_ms())))
     }
 
     fn restart(&mut self) {

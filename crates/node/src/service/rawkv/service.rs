@@ -11,6 +11,7 @@ use super::errors::{RequestFailure, answer};
 use super::read_scheduler::{ReadScheduler, ReadSchedulerConfig};
 use super::request_context::RequestContext;
 use crate::driver::router::Router;
+use crate::wall_clock::WallClockRefusal;
 
 /// Limits of the service. Every one bounds memory.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +84,12 @@ impl RawKv {
     /// The router to the regions.
     pub(super) fn router(&self) -> &Router {
         &self.shared.router
+    }
+
+    /// The time for a command in which rows expire.
+    pub(super) fn command_ms(&self) -> Result<u64, RequestFailure> {
+        let refused = |error: WallClockRefusal| RequestFailure::Refused(error.to_string());
+        self.router().wall_clock().command_ms().map_err(refused)
     }
 
     /// The limits.

@@ -43,20 +43,22 @@ pub(crate) fn key(key: &[u8]) -> Result<(), RequestFailure> {
     Ok(())
 }
 
-/// A time to live, which values here do not have: only 0, none, is possible.
-pub(crate) fn ttl(seconds: u64) -> Result<(), RequestFailure> {
-    if seconds != 0 {
-        return refuse("ttl is not enabled, but get put request with ttl".to_owned());
+/// The times to live of a batch, in seconds, 0 for none: `for_all` of them unless the list has one
+/// for all, or one each.
+pub(crate) fn ttls(
+    list: &[u64],
+    for_all: u64,
+    pair_count: usize,
+) -> Result<impl Fn(usize) -> u64, RequestFailure> {
+    if list.len() > 1 && list.len() != pair_count {
+        let words = "The length of ttls does not equal to the length of pairs";
+        return Err(RequestFailure::Refused(words.to_owned()));
     }
-    Ok(())
-}
-
-/// The times to live of a batch: none, one for all, or one each.
-pub(crate) fn ttls(seconds: &[u64], pair_count: usize) -> Result<(), RequestFailure> {
-    if seconds.len() > 1 && seconds.len() != pair_count {
-        return refuse("The length of ttls does not equal to the length of pairs".to_owned());
-    }
-    seconds.iter().try_for_each(|&seconds| ttl(seconds))
+    Ok(move |place: usize| match list {
+        [] => for_all,
+        [for_all] => *for_all,
+        list => list[place],
+    })
 }
 
 fn refuse(message: String) -> Result<(), RequestFailure> {
@@ -99,18 +101,22 @@ mod tests {
             words(border(&[7; KEY_BYTES_MAX + 1])),
             "max key size exceeded, size: 8193, limit: 8192"
         );
-        assert_eq!(words(ttl(0)), "");
-        assert_eq!(words(ttl(1)), "ttl is not enabled, but get put request with ttl");
     }
 
     #[test]
     fn a_batch_has_no_ttl_one_or_one_each() {
-        assert_eq!(words(ttls(&[], 3)), "");
-        assert_eq!(words(ttls(&[0], 3)), "");
-        assert_eq!(words(ttls(&[0, 0, 0], 3)), "");
+        let all = |list: &[u64], for_all| {
+            let ttl = ttls(list, for_all, 3)?;
+            Ok::<_, RequestFailure>([ttl(0), ttl(1), ttl(2)])
+        };
+        assert_eq!(all(&[], 0).unwrap(), [0, 0, 0]);
+        assert_eq!(all(&[], 7).unwrap(), [7, 7, 7]);
+        assert_eq!(all(&[5], 7).unwrap(), [5, 5, 5]);
+        assert_eq!(all(&[0, 5, 9], 7).unwrap(), [0, 5, 9]);
         let unequal = "The length of ttls does not equal to the length of pairs";
-        assert_eq!(words(ttls(&[0, 0], 3)), unequal);
-        assert_eq!(words(ttls(&[0, 5, 0], 3)), "ttl is not enabled, but get put request with ttl");
+        for list in [&[0, 0][..], &[1, 2, 3, 4]] {
+            assert_eq!(words(all(list, 0).map(drop)), unequal);
+        }
     }
 
     #[test]

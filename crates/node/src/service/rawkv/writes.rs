@@ -3,7 +3,6 @@
 //! `for_cas` asks TiKV to keep a write apart from a compare-and-swap that is under way. Here all of
 //! them pass through the region's log one by one, so every write is kept apart.
 
-use bytes::Bytes;
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_proto::kvrpcpb::{
     RawBatchDeleteRequest, RawBatchDeleteResponse, RawBatchPutRequest, RawBatchPutResponse,
@@ -26,9 +25,8 @@ impl RawKv {
         let RawPutRequest { context, key, value, cf, ttl, for_cas: _ } = request;
         validate::common(context.as_ref(), &cf)?;
         validate::key(&key)?;
-        validate::ttl(ttl)?;
         let checked = self.check_context(context)?.touching([&key]);
-        self.write(checked, &[RawOp::Put { key, value }]).await?;
+        self.write(checked, &[RawOp::Put { key, value, ttl_s: ttl }]).await?;
         Ok(RawPutResponse::default())
     }
 
@@ -42,10 +40,13 @@ impl RawKv {
         let RawBatchPutRequest { context, pairs, cf, ttls, .. } = request;
         validate::common(context.as_ref(), &cf)?;
         pairs.iter().try_for_each(|pair| validate::key(&pair.key))?;
-        validate::ttl(ttl_for_all)?;
-        validate::ttls(&ttls, pairs.len())?;
+        let ttl_s = validate::ttls(&ttls, ttl_for_all, pairs.len())?;
         let checked = self.check_context(context)?.touching(pairs.iter().map(|pair| &pair.key));
-        let put = pairs.into_iter().map(|pair| RawOp::Put { key: pair.key, value: pair.value });
+        let put = pairs.into_iter().enumerate().map(|(place, pair)| RawOp::Put {
+            key: pair.key,
+            value: pair.value,
+            ttl_s: ttl_s(place),
+        });
         self.write(checked, &put.collect::<Vec<_>>()).await?;
         Ok(RawBatchPutResponse::default())
     }
@@ -101,11 +102,11 @@ impl RawKv {
         let RawCasRequest { context, key, value, cf, ttl, delete, .. } = request;
         validate::common(context.as_ref(), &cf)?;
         validate::key(&key)?;
-        validate::ttl(ttl)?;
         let expected = (!request.previous_not_exist).then_some(request.previous_value);
         let checked = self.check_context(context)?.touching([&key]);
-        let value = (!delete).then_some(value);
-        match self.write(checked, &[RawOp::CompareAndSwap { key, expected, value }]).await? {
+        let (value, ttl_s) = if delete { (None, 0) } else { (Some(value), ttl) };
+        let swap = RawOp::CompareAndSwap { key, expected, value, ttl_s };
+        match self.write(checked, &[swap]).await? {
             ApplyOutcome::Swapped { succeeded, previous } => Ok(RawCasResponse {
                 succeed: succeeded,
                 previous_not_exist: previous.is_none(),
@@ -113,6 +114,18 @@ impl RawKv {
                 ..RawCasResponse::default()
             }),
             other => unreachable!("a compare-and-swap ended as {other:?}"),
+        }
+    }
+
+    /// The time that is put into the command of `ops`; 0 for none.
+    fn time_of(&self, ops: &[RawOp]) -> Result<u64, RequestFailure> {
+        if ops.iter().any(RawOp::needs_time) {
+            return self.command_ms();
+        }
+        match ops {
+            // The value that it finds may have expired. Without a time the watermark decides.
+            [RawOp::CompareAndSwap { .. }] => Ok(self.command_ms().unwrap_or_default()),
+            _ => Ok(0),
         }
     }
 
@@ -127,7 +140,7 @@ impl RawKv {
         }
         let (id, descriptor) = (checked.region(), checked.descriptor);
         // One command, so that the region's log keeps the batch together.
-        let command: Bytes = raw::encode(ops);
+        let command = raw::encode_at(self.time_of(ops)?, ops);
         let rerouting = checked.rerouting;
         let proposal = self.router().propose_by_keys(id, checked.guard, command, rerouting);
         let result = match checked.time_limit {

@@ -183,8 +183,8 @@ impl SnapshotSender {
                     sent += 1;
                 }
                 SourcePart::End(end) => {
-                    let SnapshotEnd { rows, bytes, digest } = end;
-                    let end = peers::SnapshotEnd { rows, bytes, digest };
+                    let SnapshotEnd { rows, bytes, digest, watermark_ms } = end;
+                    let end = peers::SnapshotEnd { rows, bytes, digest, watermark_ms };
                     stream.send(peers::snapshot_part::Part::End(end)).await?;
                     break;
                 }

@@ -106,8 +106,8 @@ impl SnapshotStager {
                 }
             }
         };
-        let peers::SnapshotEnd { rows, bytes: row_bytes, digest } = end;
-        let end = SnapshotEnd { rows, bytes: row_bytes, digest };
+        let peers::SnapshotEnd { rows, bytes: row_bytes, digest, watermark_ms } = end;
+        let end = SnapshotEnd { rows, bytes: row_bytes, digest, watermark_ms };
         let finished = self.store.finish_stage(stage, end);
         finished.or_else(|error| failed(error.to_string()))?;
         // From here on the region has it, and installs or discards it.

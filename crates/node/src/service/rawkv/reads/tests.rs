@@ -68,7 +68,7 @@ impl World {
             let bytes = if large(place) { LARGE_BYTES } else { 10 };
             let value = Bytes::from(vec![place as u8; bytes]);
             model.insert(key.clone(), value.clone());
-            let put = raw::encode(&[RawOp::Put { key, value }]);
+            let put = raw::encode(&[RawOp::put(key, value)]);
             while router.propose(region, RequestPrecondition::default(), put.clone()).await.is_err()
             {
             }
@@ -208,13 +208,13 @@ fn read_with_restart<T: RowReader<Output = RowEncoder>>(
     parts: usize,
 ) -> (RowEncoder, usize) {
     for _ in 0..parts {
-        if let Some(rows) = job.read_on().unwrap() {
+        if let Some((rows, _)) = job.read_on().unwrap() {
             return (rows, 0);
         }
     }
     job.restart();
     for count in 1.. {
-        if let Some(rows) = job.read_on().unwrap() {
+        if let Some((rows, _)) = job.read_on().unwrap() {
             return (rows, count);
         }
     }

@@ -1,0 +1,142 @@
+//! The order and the pace in which a store removes the expired rows of the regions that it leads
+//! (`docs/decisions/0044-rows-that-expire.md`).
+//!
+//! A pass takes the regions one after the other, each from its first key to its last, part by part.
+//! A new pass begins an interval after the last one did. Regions in which no row expires take no
+//! time.
+//!
+//! Invariant: over any time, no more rows are removed than the rate allows, and one part.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use flotilla_region::RegionId;
+
+/// From the beginning of a pass to that of the next: a row is on disk for little longer than this
+/// after its time, as long as the rate suffices.
+const PASS_INTERVAL: Duration = Duration::from_secs(60);
+/// The time for one row that is removed: 20,000 a second.
+const ROW_INTERVAL: Duration = Duration::from_micros(50);
+
+/// Rows that one part looks at.
+pub const SWEEP_ROWS_MAX: u64 = 20_000;
+/// Expired rows that one part finds, so that the command that removes them is applied in a few
+/// milliseconds.
+pub const SWEEP_EXPIRED_MAX: u64 = 1_000;
+
+/// The next step of a sweep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SweepStep {
+    /// Nothing before this time.
+    Wait(Duration),
+    /// The regions that the store leads are to be named by [`ExpirySweep::begin`].
+    Begin,
+    /// The rows of the region from this key on are to be looked at, and those that have expired
+    /// removed; [`ExpirySweep::looked`] says how that went.
+    Look(RegionId, Bytes),
+}
+
+/// The sweep of a store. Times are counted from any moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExpirySweep {
+    /// Regions of the pass that are not done, and where to look on in the first.
+    waiting: VecDeque<RegionId>,
+    from: Bytes,
+    /// When the next part, or the next pass, may begin.
+    next_part: Duration,
+    next_pass: Duration,
+}
+
+impl ExpirySweep {
+    /// A sweep whose first pass begins an interval after `now`: a store that starts has other work.
+    #[must_use]
+    pub fn new(now: Duration) -> Self {
+        Self { next_pass: now.saturating_add(PASS_INTERVAL), ..Self::default() }
+    }
+
+    /// The next step at `now`.
+    #[must_use]
+    pub fn next(&self, now: Duration) -> SweepStep {
+        let (ready, step) = match self.waiting.front() {
+            Some(region) => (self.next_part, SweepStep::Look(*region, self.from.clone())),
+            None => (self.next_part.max(self.next_pass), SweepStep::Begin),
+        };
+        if now < ready { SweepStep::Wait(ready) } else { step }
+    }
+
+    /// Begins a pass over these regions.
+    pub fn begin(&mut self, now: Duration, regions: impl IntoIterator<Item = RegionId>) {
+        self.next_pass = now.saturating_add(PASS_INTERVAL);
+        self.waiting = regions.into_iter().collect();
+        self.from = Bytes::new();
+    }
+
+    /// A part was looked at: `rows` of it were removed, and the region goes on at `next`. `None` if
+    /// it has no more rows, or cannot be swept from here now: then the next pass does it.
+    pub fn looked(&mut self, now: Duration, rows: u64, next: Option<Bytes>) {
+        let rows = u32::try_from(rows).unwrap_or(u32::MAX);
+        self.next_part = now.saturating_add(ROW_INTERVAL.saturating_mul(rows));
+        if next.is_none() {
+            self.waiting.pop_front();
+        }
+        self.from = next.unwrap_or_default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: RegionId = RegionId(1);
+    const TWO: RegionId = RegionId(2);
+
+    fn at(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn regions_are_swept_part_by_part_and_again_after_the_interval() {
+        let mut sweep = ExpirySweep::new(at(500));
+        assert_eq!(sweep.next(at(500)), SweepStep::Wait(at(60_500)));
+        assert_eq!(sweep.next(at(60_500)), SweepStep::Begin);
+        sweep.begin(at(60_500), [ONE, TWO]);
+        assert_eq!(sweep.next(at(60_500)), SweepStep::Look(ONE, Bytes::new()));
+        let key = Bytes::from_static(b"k");
+        sweep.looked(at(60_501), 0, Some(key.clone()));
+        assert_eq!(sweep.next(at(60_501)), SweepStep::Look(ONE, key));
+        sweep.looked(at(60_501), 0, None);
+        assert_eq!(sweep.next(at(60_501)), SweepStep::Look(TWO, Bytes::new()));
+        sweep.looked(at(60_502), 0, None);
+        assert_eq!(sweep.next(at(60_502)), SweepStep::Wait(at(120_500)));
+    }
+
+    #[test]
+    fn rows_are_removed_at_a_rate() {
+        let mut sweep = ExpirySweep::new(at(0));
+        sweep.begin(at(0), [ONE]);
+        sweep.looked(at(10), SWEEP_EXPIRED_MAX, Some(Bytes::from_static(b"k")));
+        assert_eq!(sweep.next(at(10)), SweepStep::Wait(at(60)));
+        // A million rows that expire together are gone within a minute.
+        let (mut now, mut rows) = (at(0), 0);
+        let mut sweep = ExpirySweep::new(now);
+        sweep.begin(now, [ONE]);
+        while rows < 1_000_000 {
+            match sweep.next(now) {
+                SweepStep::Wait(until) => now = until,
+                SweepStep::Look(region, _) => {
+                    assert_eq!(region, ONE);
+                    rows += SWEEP_EXPIRED_MAX;
+                    sweep.looked(now, SWEEP_EXPIRED_MAX, Some(Bytes::from_static(b"k")));
+                }
+                SweepStep::Begin => panic!("the region is not done"),
+            }
+        }
+        assert!(now > at(49_000) && now < at(60_000), "{now:?}");
+        sweep.looked(now, u64::MAX, None);
+        assert!(
+            matches!(sweep.next(now), SweepStep::Wait(_)),
+            "a number without sense is no panic"
+        );
+    }
+}

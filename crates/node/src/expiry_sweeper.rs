@@ -1,0 +1,80 @@
+//! Removes the expired rows of the regions that this store leads.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use flotilla_dispatch::{ExpirySweep, SWEEP_EXPIRED_MAX, SWEEP_ROWS_MAX, SweepStep};
+use flotilla_kv::raw::{self, RawOp};
+use flotilla_region::{RegionId, RequestPrecondition, Space};
+use flotilla_store::{ApplyOutcome, ExpiredPart, ReadError};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep_until};
+
+use crate::driver::router::{RequestError, Router};
+
+/// Why a part of a region was not swept. The next pass does it.
+#[derive(Debug, thiserror::Error)]
+enum SweepError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("they are not removed: {0:?}")]
+    Remove(RequestError),
+    #[error("the region has changed")]
+    Changed,
+}
+
+/// Runs as long as the node.
+pub(crate) async fn run(router: Router) {
+    let start = Instant::now();
+    let mut sweep = ExpirySweep::new(Duration::ZERO);
+    loop {
+        match sweep.next(start.elapsed()) {
+            SweepStep::Wait(until) => sleep_until(start + until).await,
+            SweepStep::Begin => {
+                let led = router
+                    .descriptors()
+                    .into_iter()
+                    .filter(|region| region.space == Space::Raw && router.leads(region.id));
+                sweep.begin(start.elapsed(), led.map(|region| region.id));
+            }
+            SweepStep::Look(region, from) => {
+                let (rows, next) = match sweep_part(&router, region, from).await {
+                    Ok((rows, next)) => (rows, next),
+                    Err(error) => {
+                        tracing::debug!(%region, "no sweep for expired rows: {error}");
+                        (0, None)
+                    }
+                };
+                sweep.looked(start.elapsed(), rows, next);
+            }
+        }
+    }
+}
+
+/// Looks at a part of a region and removes the rows that have expired. Returns how many, and where
+/// the next part begins.
+async fn sweep_part(
+    router: &Router,
+    region: RegionId,
+    from: Bytes,
+) -> Result<(u64, Option<Bytes>), SweepError> {
+    // Without a time there is no row that could have expired, or no telling which.
+    let Ok(now_ms) = router.wall_clock().command_ms() else { return Ok((0, None)) };
+    let view = router.store().read().region(region, None)?.at(now_ms);
+    let version = view.descriptor().epoch.version;
+    let look = spawn_blocking(move || view.expired(&from, SWEEP_ROWS_MAX, SWEEP_EXPIRED_MAX));
+    let looked = look.await.expect("a look at rows does not panic");
+    let ExpiredPart { range, next } = looked?;
+    let Some(range) = range else { return Ok((0, next)) };
+    let remove = RawOp::RemoveExpired { start: range.start, end: Some(range.end) };
+    let precondition =
+        RequestPrecondition { version: Some(version), ..RequestPrecondition::default() };
+    let command = raw::encode_at(now_ms, &[remove]);
+    match router.propose(region, precondition, command).await.map_err(SweepError::Remove)? {
+        ApplyOutcome::RemovedExpired { rows } => {
+            router.note_expired(rows);
+            Ok((rows, next))
+        }
+        _ => Err(SweepError::Changed),
+    }
+}
