@@ -99,6 +99,7 @@ async fn every_store_answers_what_tikv_and_pd_do() {
     let leader = leader["client_urls"][0].as_str().unwrap().strip_prefix("http://").unwrap();
     assert_eq!(ask_once(leader, "/pd/api/v1/store/99").await.0, 404);
     assert_eq!(ask_once(leader, "/pd/api/v1/region/id/x").await.0, 400);
+    assert_eq!(ask_once(leader, "/nothing/here").await.0, 404);
     // What is too long is refused, and the connection ends.
     let long = format!("/{}", "x".repeat(1 << 20));
     let mut stream = TcpStream::connect(leader).await.unwrap();

@@ -33,6 +33,7 @@ use crate::membership::{GivenPlace, Membership, become_member, check_contacts, j
 use crate::net::connection::ServerStop;
 use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 use crate::net::listen::{self, ServerLimits};
+use crate::net::refusal::{WordedRefusals, refuse};
 use crate::pd::{self, PlacementDriver};
 use crate::service::operator::OperatorServer;
 use crate::service::rawkv::RawKv;
@@ -456,13 +457,12 @@ fn services(
         membership: membership.clone(),
         repair: placement.repair_requests(),
     };
-    let rawkv = RawKv::new(router.clone(), Default::default());
-    let routes = GrpcRoutes::new(rawkv.into_server())
-        .add_service(placement.pd_server())
+    let routes = GrpcRoutes::new(RawKv::new(router.clone(), Default::default()).into_server())
+        .add_service(WordedRefusals(placement.pd_server()))
         .add_service(placement.report_server())
         .add_service(placement.join_server())
-        .add_service(placement.meta_storage_server())
-        .add_service(placement.keyspace_server())
+        .add_service(WordedRefusals(placement.meta_storage_server()))
+        .add_service(WordedRefusals(placement.keyspace_server()))
         .add_service(peers)
         .add_service(StatusGrpc::new(status))
         .add_service(OperatorGrpc::new(operator))
@@ -472,5 +472,5 @@ fn services(
         .add_service(reflection().build_v1alpha().expect(made))
         .prepare();
     let plain = placement.http_routes().merge(status_http::routes(resolved));
-    (health, routes.into_axum_router().merge(plain).into())
+    (health, routes.into_axum_router().fallback(refuse).merge(plain).into())
 }

@@ -5,8 +5,9 @@
 //! [`bytes::Bytes`], so a message that came over the wire shares the buffer that it came in, and
 //! maps are ordered, so equal messages have equal encodings.
 //!
-//! The part of TiKV's protocol that is here is what Flotilla serves. `tests/wire.rs` compares
-//! each field with the numbers that TiKV's clients use.
+//! The part of TiKV's protocol that is here is what Flotilla serves, and as much of the requests of
+//! transactions as their refusal needs. `tests/wire.rs` compares each field with the numbers that
+//! TiKV's clients use.
 
 /// Regions, replicas and stores.
 #[allow(missing_docs, clippy::all)]
@@ -20,7 +21,13 @@ pub mod errorpb {
     tonic::include_proto!("errorpb");
 }
 
-/// Requests and responses of RawKV.
+/// The coprocessor, as far as its refusal needs it.
+#[allow(missing_docs, clippy::all)]
+pub mod coprocessor {
+    tonic::include_proto!("coprocessor");
+}
+
+/// Requests and responses of RawKV, and the errors of transactions.
 #[allow(missing_docs, clippy::all)]
 pub mod kvrpcpb {
     tonic::include_proto!("kvrpcpb");

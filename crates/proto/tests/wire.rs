@@ -209,8 +209,8 @@ fn a_batch_of_commands_as_a_client_writes_it() {
 
 #[test]
 fn what_is_not_served_is_skipped() {
-    // A transaction's get (arm 1) in a batch, and a pair with an error (field 1).
-    let batch = [0x0a, 4, 0x0a, 2, 0x10, 1, 0x12, 1, 5];
+    // An import (arm 5) in a batch, and a pair with an error (field 1).
+    let batch = [0x0a, 4, 0x2a, 2, 0x10, 1, 0x12, 1, 5];
     let batch = tikvpb::BatchCommandsRequest::decode(&batch[..]).unwrap();
     assert_eq!(batch.request_ids, [5]);
     assert_eq!(batch.requests.len(), 1);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use flotilla_proto::kvrpcpb::{Context, RawGetRequest};
+use flotilla_proto::kvrpcpb::{Context, PrewriteRequest, RawGetRequest};
 use flotilla_proto::tikvpb::BatchCommandsRequest;
 use flotilla_proto::tikvpb::batch_commands_request::{Request as BatchRequest, request::Cmd};
 use flotilla_proto::tikvpb::batch_commands_response::response::Cmd as Answer;
@@ -28,33 +28,43 @@ async fn batches_that_make_no_sense() {
     let wrong = Context { region_id: 999, ..good.clone() };
 
     // Bad requests among good ones: each gets its answer, once, and the stream goes on.
-    let requests = vec![get(good.clone(), "key"), get(wrong, "key"), BatchRequest { cmd: None }];
+    let txn = Cmd::Prewrite(PrewriteRequest {});
+    let requests = vec![
+        get(good.clone(), "key"),
+        get(wrong, "key"),
+        BatchRequest { cmd: None },
+        BatchRequest { cmd: Some(txn) },
+    ];
     let frame = |ids: Vec<u64>| BatchCommandsRequest {
         requests: requests.clone(),
         request_ids: ids,
         ..Default::default()
     };
-    let frames = tokio_stream::iter([frame(vec![1, 2, 3]), frame(vec![4, 5, 6])]);
+    let frames = tokio_stream::iter([frame(vec![1, 2, 3, 4]), frame(vec![5, 6, 7, 8])]);
     let mut stream = target.kv.batch_commands(frames).await.unwrap().into_inner();
     let mut answers = BTreeMap::new();
     while let Some(frame) = stream.message().await.unwrap() {
         assert_eq!(frame.responses.len(), frame.request_ids.len());
         for (id, response) in frame.request_ids.into_iter().zip(frame.responses) {
-            let Some(Answer::RawGet(response)) = response.cmd else { panic!("{response:?}") };
-            assert!(answers.insert(id, response).is_none(), "{id} was answered twice");
+            assert!(answers.insert(id, response.cmd).is_none(), "{id} was answered twice");
         }
     }
-    assert_eq!(answers.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
-    for id in [1, 4] {
-        assert!(answers[&id].not_found && answers[&id].region_error.is_none());
+    assert_eq!(answers.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7, 8]);
+    let read = |id| match &answers[&id] {
+        Some(Answer::RawGet(response)) => response,
+        other => panic!("{id}: {other:?}"),
+    };
+    for id in [1, 5] {
+        assert!(read(id).not_found && read(id).region_error.is_none());
+        assert!(read(id + 1).region_error.as_ref().unwrap().region_not_found.is_some());
+        assert_eq!(answers[&(id + 2)], None, "of no kind, for the request has none");
+        let Some(Answer::Prewrite(refused)) = &answers[&(id + 3)] else { panic!("{answers:?}") };
+        let words = "tikvpb.Tikv/KvPrewrite is not supported by Flotilla";
+        assert_eq!(refused.errors[0].abort, words);
     }
-    for id in [2, 5] {
-        assert!(answers[&id].region_error.as_ref().unwrap().region_not_found.is_some());
-    }
-    assert_eq!(answers[&3].error, "this request is not served in a batch");
 
     // More or fewer ids than requests: they cannot be paired.
-    for ids in [vec![1, 2], vec![1, 2, 3, 4], vec![]] {
+    for ids in [vec![1, 2], vec![1, 2, 3, 4, 5], vec![]] {
         let stream = target.kv.batch_commands(tokio_stream::iter([frame(ids)])).await.unwrap();
         let status = stream.into_inner().message().await.unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument);

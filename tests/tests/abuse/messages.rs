@@ -94,6 +94,7 @@ async fn messages_that_are_none() {
     let path = "/tikvpb.Tikv/KvGet".parse().unwrap();
     let status = grpc.unary(Request::new(Bytes::new()), path, Junk).await.unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);
+    assert_eq!(status.message(), "tikvpb.Tikv/KvGet is not supported by Flotilla");
     target.has_not_grown(before);
     target.serves().await;
 }

@@ -94,6 +94,27 @@ impl Tikv for Store {
         Err(Status::unimplemented("not used by the client"))
     }
 
+    async fn raw_coprocessor(
+        &self,
+        _: Request<kvrpcpb::RawCoprocessorRequest>,
+    ) -> Answer<kvrpcpb::RawCoprocessorResponse> {
+        Err(Status::unimplemented("not used by the client"))
+    }
+
+    async fn kv_scan_lock(
+        &self,
+        _: Request<kvrpcpb::ScanLockRequest>,
+    ) -> Answer<kvrpcpb::ScanLockResponse> {
+        Err(Status::unimplemented("not used by the client"))
+    }
+
+    async fn kv_resolve_lock(
+        &self,
+        _: Request<kvrpcpb::ResolveLockRequest>,
+    ) -> Answer<kvrpcpb::ResolveLockResponse> {
+        Err(Status::unimplemented("not used by the client"))
+    }
+
     async fn raw_get_key_ttl(
         &self,
         _: Request<kvrpcpb::RawGetKeyTtlRequest>,

@@ -1,11 +1,13 @@
 //! Sockets: connections that come in, with limits on all of them, and those that go out.
 //!
 //! `listen` serves one listener, `connection` is a connection that must open in time, `preface`
-//! follows how far it has come; `answer` makes answers of plain HTTP; `dial` connects to other
-//! stores. Nothing here knows what is served.
+//! follows how far it has come; `answer` makes answers of plain HTTP, `refusal` those to calls that
+//! are not served; `dial` connects to other stores.
+//! Nothing here knows what is served.
 
 pub(crate) mod answer;
 pub(crate) mod connection;
 pub(crate) mod dial;
 pub(crate) mod listen;
 mod preface;
+pub(crate) mod refusal;

@@ -199,7 +199,13 @@ macro_rules! answers_with_error {
     )*};
 }
 
-answers!(RawBatchGetResponse, RawScanResponse, RawBatchScanResponse, SplitRegionResponse);
+answers!(
+    RawBatchGetResponse,
+    RawScanResponse,
+    RawBatchScanResponse,
+    SplitRegionResponse,
+    GetHealthFeedbackResponse,
+);
 answers_with_error!(
     RawGetResponse,
     RawPutResponse,
@@ -210,7 +216,24 @@ answers_with_error!(
     RawGetKeyTtlResponse,
     RawCasResponse,
     RawChecksumResponse,
+    RawCoprocessorResponse,
 );
+
+macro_rules! answers_with_key_error {
+    ($($response:ident),* $(,)?) => {$(
+        impl RpcResponse for kvrpcpb::$response {
+            fn set_region_error(&mut self, error: errorpb::Error) {
+                self.region_error = Some(error);
+            }
+
+            fn set_error(&mut self, message: String) {
+                self.error = Some(kvrpcpb::KeyError { abort: message });
+            }
+        }
+    )*};
+}
+
+answers_with_key_error!(ScanLockResponse, ResolveLockResponse);
 
 fn not_leader(id: RegionId, leader: Option<&Peer>) -> RequestFailure {
     let leader = leader.map(peer_to_proto);

@@ -31,6 +31,7 @@ use super::chunked_body::ChunkedBody;
 use super::errors::{RequestFailure, RpcResponse, answer};
 use super::row_encoder::RowEncoder;
 use super::service::RawKv;
+use crate::net::refusal::refusal;
 
 /// The service that every store offers to clients, as a server takes it.
 #[derive(Clone)]
@@ -111,8 +112,9 @@ where
                 })
             };
         }
-        let Some(method) = request.uri().path().strip_prefix("/tikvpb.Tikv/") else {
-            return unknown();
+        let path = request.uri().path();
+        let Some(method) = path.strip_prefix("/tikvpb.Tikv/") else {
+            return unknown(path);
         };
         match method {
             "BatchCommands" => Box::pin(async move {
@@ -131,8 +133,11 @@ where
             "RawGetKeyTTL" => unary!(get_key_ttl, message),
             "RawChecksum" => unary!(checksum, message),
             "RawCompareAndSwap" => unary!(compare_and_swap, message),
+            "RawCoprocessor" => unary!(raw_coprocessor, message),
+            "KvScanLock" => unary!(scan_lock, message),
+            "KvResolveLock" => unary!(resolve_lock, message),
             "SplitRegion" => unary!(split_region, message),
-            _ => unknown(),
+            _ => unknown(path),
         }
     }
 }
@@ -157,8 +162,8 @@ fn check_encoding(headers: &HeaderMap) -> Result<(), Status> {
 }
 
 /// The answer to a call of a method that does not exist.
-fn unknown<E>() -> BoxFuture<http::Response<Body>, E> {
-    let unknown = Status::new(tonic::Code::Unimplemented, "");
+fn unknown<E>(path: &str) -> BoxFuture<http::Response<Body>, E> {
+    let unknown = refusal(path);
     Box::pin(async move { Ok(unknown.into_http()) })
 }
 

@@ -1,12 +1,13 @@
 //! TiKV's RawKV service: gRPC in, router out.
 //!
-//! A request passes `validate` (TiKV's limits), `request_context` (its claims about the region)
-//! and `range` (its range within the region's borders), goes to the region by the router, and its
-//! answer or its failure (`errors`) goes back. `reads`, `checksum`, `writes` and `splits` do that
-//! for each kind of request; `read_scheduler` keeps long reads from holding up short ones; `grpc`
-//! is the service over them, `batch_commands` its stream that carries many requests, `service` what
-//! they share. Answers are encoded early: `row_encoder` encodes the rows of a scan, `chunked_body`
-//! the message around them, and `block_in_place` keeps that from holding up other tasks.
+//! A request passes `validate` (TiKV's limits), `request_context` (its claims about the region) and
+//! `range` (its range within the region's borders), goes to the region by the router, and its
+//! answer or its failure (`errors`) goes back. `reads`, `checksum`, `writes`,
+//! `splits` and `locks` do that for each kind of request; `refused` has the answers to those that
+//! are not served; `read_scheduler` keeps long reads from holding up short ones; `grpc` is the
+//! service over them, `batch_commands` its stream that carries many requests, `service` what they
+//! share. Answers are encoded early: `row_encoder` encodes the rows of a scan, `chunked_body` the
+//! message around them, and `block_in_place` keeps that from holding up other tasks.
 
 mod batch_commands;
 mod block_in_place;
@@ -14,9 +15,11 @@ mod checksum;
 mod chunked_body;
 mod errors;
 mod grpc;
+mod locks;
 mod range;
 mod read_scheduler;
 mod reads;
+mod refused;
 mod request_context;
 mod row_encoder;
 mod service;

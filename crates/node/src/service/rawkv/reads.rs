@@ -186,7 +186,10 @@ impl RawKv {
     }
 
     /// A snapshot of the region that holds every write acknowledged before the request came.
-    async fn snapshot(&self, checked: RequestContext) -> Result<RegionSnapshot, RequestFailure> {
+    pub(super) async fn snapshot(
+        &self,
+        checked: RequestContext,
+    ) -> Result<RegionSnapshot, RequestFailure> {
         let RequestContext { guard, follower, rerouting, time_limit, .. } = checked;
         let id = checked.descriptor.id;
         let reading = self.router().read_by_keys(id, guard, follower, rerouting);
