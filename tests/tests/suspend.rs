@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use flotilla_client::{Client, Config};
 use flotilla_proto::kvrpcpb::{Context, RawGetRequest, RawPutRequest};
+use flotilla_proto::metapb::RegionEpoch;
 use flotilla_proto::tikvpb::tikv_client::TikvClient;
 use flotilla_sim::checker::{History, RegisterAction, RegisterAnswer};
 use processes::Processes;
@@ -159,7 +160,9 @@ impl Pinned {
 }
 
 fn context() -> Option<Context> {
-    Some(Context { region_id: REGION, ..Default::default() })
+    // It is never split.
+    let region_epoch = Some(RegionEpoch { conf_ver: 1, version: 1 });
+    Some(Context { region_id: REGION, region_epoch, ..Default::default() })
 }
 
 /// The history of all clients.

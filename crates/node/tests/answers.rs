@@ -15,12 +15,12 @@ use flotilla_node::config::LimitsConfig;
 use flotilla_node::router::{RequestError, Router};
 use flotilla_node::{FirstStart, Node, NodeConfig};
 use flotilla_placement::rows;
-use flotilla_proto::errorpb;
 use flotilla_proto::kvrpcpb::{
     Context, KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawCasRequest,
     RawDeleteRangeRequest, RawDeleteRequest, RawPutRequest, SplitRegionRequest,
 };
 use flotilla_proto::tikvpb::tikv_client::TikvClient;
+use flotilla_proto::{errorpb, metapb};
 use flotilla_region::{RegionId, Reject, RequestPrecondition, Space};
 use flotilla_store::ApplyOutcome;
 use flotilla_vfs::FileSystem;
@@ -412,7 +412,9 @@ async fn a_client_whose_time_is_over_is_told_that_nobody_knows() {
     let region_id = region_of(&router, b"put").0;
     let _open = gate.shut();
     for max_execution_duration_ms in [100, 0] {
-        let context = Context { region_id, max_execution_duration_ms, ..Default::default() };
+        let region_epoch = Some(metapb::RegionEpoch { conf_ver: 1, version: 1 });
+        let context =
+            Context { region_id, region_epoch, max_execution_duration_ms, ..Default::default() };
         for (name, error) in every_write(client.clone(), context).await {
             let error = error.unwrap_or_else(|| panic!("{name}: done without the disk"));
             assert!(error.undetermined_result.is_some(), "{name}: {error:?}");
@@ -440,7 +442,11 @@ async fn a_split_at_too_many_keys_is_refused_and_splits_nothing() {
     let region = region_of(node.router(), b"");
     let mut client = TikvClient::connect(format!("http://{}", node.addr())).await.unwrap();
     let request = SplitRegionRequest {
-        context: Some(Context { region_id: region.0, ..Context::default() }),
+        context: Some(Context {
+            region_id: region.0,
+            region_epoch: Some(metapb::RegionEpoch { conf_ver: 1, version: 1 }),
+            ..Context::default()
+        }),
         split_keys: (0..10_001).map(|number| key(b'k', number)).collect(),
         is_raw_kv: true,
         ..SplitRegionRequest::default()

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flotilla_proto::kvrpcpb::{Context, RawGetRequest, RawPutRequest};
-use flotilla_proto::metapb;
 use flotilla_proto::pdpb::pd_client::PdClient;
 use flotilla_proto::pdpb::{AllocIdRequest, GetMembersRequest};
 use flotilla_proto::tikvpb::tikv_client::TikvClient;
+use flotilla_proto::{errorpb, metapb};
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -20,6 +20,11 @@ async fn false_claims_are_answered_by_kind() {
     let good = target.context(b"key").await;
     let peer = good.peer.unwrap();
     let value = || Bytes::from("never written");
+
+    let context = Context { region_epoch: None, ..good.clone() };
+    let (_, error) = target.put(context, b"key", value()).await;
+    let message = "missing epoch!".to_owned();
+    assert_eq!(error, errorpb::Error { message, ..Default::default() });
 
     let context = Context { region_id: 999, ..good.clone() };
     let (_, error) = target.put(context, b"key", value()).await;
@@ -75,8 +80,9 @@ async fn a_cluster_without_a_majority_says_so_in_time() {
     cluster.kill(1);
     cluster.kill(2);
     // The client waits for half a second; the answer comes before it has given up.
-    let context =
-        Some(Context { region_id: 2, max_execution_duration_ms: 500, ..Default::default() });
+    let region_epoch = Some(metapb::RegionEpoch { conf_ver: 1, version: 1 });
+    let named = Context { region_id: 2, region_epoch, ..Default::default() };
+    let context = Some(Context { max_execution_duration_ms: 500, ..named.clone() });
     let key = Bytes::from("key");
     let get = RawGetRequest { context: context.clone(), key: key.clone(), ..Default::default() };
     let put = RawPutRequest { context, key, ..Default::default() };
@@ -111,10 +117,7 @@ async fn a_cluster_without_a_majority_says_so_in_time() {
     // With one of the others back there is a majority again.
     cluster.restart(1);
     let served = async {
-        let get = RawGetRequest {
-            context: Some(Context { region_id: 2, replica_read: true, ..Default::default() }),
-            ..get
-        };
+        let get = RawGetRequest { context: Some(Context { replica_read: true, ..named }), ..get };
         while kv.raw_get(get.clone()).await.unwrap().into_inner().region_error.is_some() {}
     };
     tokio::time::timeout(Duration::from_secs(30), served).await.unwrap();

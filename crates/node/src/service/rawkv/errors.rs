@@ -55,6 +55,11 @@ impl RequestFailure {
         })
     }
 
+    /// The request does not say which version of its region it means. TiKV's message, and no kind.
+    pub(crate) fn missing_epoch() -> Self {
+        region("missing epoch!", |_| ())
+    }
+
     /// An answer would have more than `limit_bytes`. Of all kinds, "entry too large" is the one
     /// that every client hands to its caller at once, with the message; a shorter answer would
     /// silently lose rows, for clients take it for the end of the region.

@@ -1,7 +1,9 @@
 //! The claims of a request about its region, taken from TiKV's `Context`.
 //!
-//! Every claim is optional: one that a client does not make is not checked. The order of checks is
-//! TiKV's: the cluster and the store here, then everything else in the region itself.
+//! A claim that a client does not make is not checked, but for the region and its epoch, which
+//! every client names: without an epoch it is not said which keys the client takes to be in the
+//! region. The order of checks is TiKV's: the cluster and the store here, then everything else in
+//! the region itself.
 
 use std::time::Duration;
 
@@ -52,18 +54,19 @@ impl RequestContext {
         let descriptor = find(id)
             .filter(|descriptor| descriptor.space == Space::Raw)
             .ok_or_else(|| RequestFailure::region_not_found(id))?;
+        let epoch = context.region_epoch.ok_or_else(RequestFailure::missing_epoch)?;
         let guard = RequestPrecondition {
             peer: (peer.id != 0).then_some(PeerId(peer.id)),
             term: (context.term != 0).then_some(Term(context.term)),
-            version: context.region_epoch.as_ref().map(|epoch| epoch.version),
-            conf_version: context.region_epoch.as_ref().map(|epoch| epoch.conf_ver),
+            version: Some(epoch.version),
+            conf_version: Some(epoch.conf_ver),
             span: None,
         };
         let time_limit_ms = context.max_execution_duration_ms;
         let time_limit = (time_limit_ms != 0).then(|| Duration::from_millis(time_limit_ms));
         let follower = context.replica_read || context.stale_read;
         // A client that is behind already must hear of it, or it would be rerouted for ever.
-        let is_current = guard.version.is_none_or(|version| version == descriptor.epoch.version);
+        let is_current = epoch.version == descriptor.epoch.version;
         let rerouting = if is_current { Rerouting::ByKeys } else { Rerouting::Never };
         Ok(Self { descriptor, guard, follower, rerouting, time_limit })
     }
@@ -88,11 +91,10 @@ impl RequestContext {
         self
     }
 
-    /// Pins the request to the region's range as it is known here, if the client did not say which
-    /// version it means. For requests whose meaning depends on the region's borders.
+    /// Pins the request to the version of the region that its client has named. For requests whose
+    /// meaning depends on the region's borders: the client takes the answer for that of the whole
+    /// range that it knows.
     pub(crate) fn at_known_version(mut self) -> Self {
-        self.guard.version.get_or_insert(self.descriptor.epoch.version);
-        // The client takes the answer for that of the whole range that it knows.
         self.rerouting = Rerouting::Never;
         self
     }
@@ -133,12 +135,27 @@ mod tests {
         RequestContext::check(Some(context), &here(), find)
     }
 
+    /// A context with all that a client has to say.
+    fn least() -> Context {
+        let region_epoch = Some(metapb::RegionEpoch { conf_ver: 1, version: 4 });
+        Context { region_id: 2, region_epoch, ..Default::default() }
+    }
+
     #[test]
-    fn nothing_but_the_region_has_to_be_said() {
-        let checked = check_context(Context { region_id: 2, ..Default::default() }).unwrap();
-        assert_eq!(checked.guard, RequestPrecondition::default());
+    fn the_region_and_its_epoch_have_to_be_said_and_nothing_else() {
+        let checked = check_context(least()).unwrap();
+        let (version, conf_version) = (Some(4), Some(1));
+        let guard = RequestPrecondition { version, conf_version, ..Default::default() };
+        assert_eq!(checked.guard, guard);
         assert!(!checked.follower && checked.time_limit.is_none());
-        assert_eq!(checked.at_known_version().guard.version, Some(4));
+        assert_eq!(checked.rerouting, Rerouting::ByKeys);
+        assert_eq!(checked.at_known_version().rerouting, Rerouting::Never);
+        let error = region_error(check_context(Context { region_epoch: None, ..least() }));
+        let words = flotilla_proto::errorpb::Error {
+            message: "missing epoch!".to_owned(),
+            ..Default::default()
+        };
+        assert_eq!(error, words, "without a kind, as TiKV has it");
     }
 
     #[test]
@@ -195,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_span_covers_all_keys() {
-        let checked = check_context(Context { region_id: 2, ..Default::default() }).unwrap();
+        let checked = check_context(least()).unwrap();
         let keys = ["f", "c", "k"].map(Bytes::from);
         let span = checked.touching(&keys).guard.span.unwrap();
         assert_eq!((span.first, span.last), (Bytes::from("c"), Bytes::from("k")));

@@ -56,7 +56,7 @@ impl RawKv {
         let current = self.router().check_version(id, checked.guard.version);
         current.map_err(|error| RequestFailure::from_router(id, error))?;
         let foreign = split_keys.iter().find(|key| !checked.descriptor.contains(key));
-        if let Some(key) = foreign.filter(|_| checked.guard.version.is_some()) {
+        if let Some(key) = foreign {
             let key = key.escape_ascii();
             return Err(RequestFailure::Refused(format!("key \"{key}\" is not in region {id}")));
         }

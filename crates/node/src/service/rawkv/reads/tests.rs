@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use super::super::read_scheduler::ReadSchedulerConfig;
 use super::super::service::RawKvLimits;
 use super::*;
+use crate::descriptor_proto::region_to_proto;
 use crate::{Node, NodeConfig};
 
 type Model = BTreeMap<Bytes, Bytes>;
@@ -62,7 +63,8 @@ impl World {
         let disk = Arc::new(FaultFs::new(1));
         let node = Node::start_on_disk(listener, config, disk).await.unwrap();
         let router = node.router().clone();
-        let region = router.locate(Space::Raw, b"k").unwrap().id;
+        let descriptor = router.locate(Space::Raw, b"k").unwrap();
+        let region = descriptor.id;
         let mut model = Model::new();
         for (place, key) in keys().into_iter().enumerate() {
             let bytes = if large(place) { LARGE_BYTES } else { 10 };
@@ -74,7 +76,8 @@ impl World {
             }
         }
         let service = RawKv::new(router, limits);
-        let context = Some(Context { region_id: region.0, ..Default::default() });
+        let region_epoch = region_to_proto(&descriptor).region_epoch;
+        let context = Some(Context { region_id: region.0, region_epoch, ..Default::default() });
         Self { node, service, context, model }
     }
 
