@@ -41,9 +41,11 @@ pub(super) fn by_next_key(cluster: &ClusterView, now_ms: u64, key: &[u8]) -> Fou
     found
 }
 
-/// The region of this id.
+/// The region of this id. No region ever has the id 0.
 pub(super) fn by_id(cluster: &ClusterView, now_ms: u64, id: u64) -> Found {
-    found(cluster, now_ms, cluster.region(now_ms, id))
+    let mut found = found(cluster, now_ms, cluster.region(now_ms, id));
+    found.good |= id == 0;
+    found
 }
 
 /// Many at once. The lists of the answer are as long as those of the request; clients rely on it.
