@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use flotilla_proto::kvrpcpb::{KvPair, RawBatchPutRequest, RawCasRequest, RawPutRequest};
 use tonic::Code;
+use tonic::codec::CompressionEncoding;
 
 use crate::target::Target;
 
@@ -36,8 +37,8 @@ async fn large_values_keys_and_commands() {
         let request = RawPutRequest { context, key: "key".into(), value, ..Default::default() };
         let status = target.kv.raw_put(request).await.unwrap_err();
         assert_eq!(status.code(), Code::OutOfRange, "{status}");
+        assert!(status.message().contains("the limit is: 16777216 bytes"), "{status}");
     }
-
     let request = RawPutRequest {
         context: Some(context.clone()),
         key: "key".into(),
@@ -67,6 +68,40 @@ async fn large_values_keys_and_commands() {
     assert_eq!((response.error.as_str(), response.region_error), ("", None));
     assert_eq!(target.get(b"same").await.unwrap(), "99999");
 
+    target.has_not_grown(before);
+    target.serves().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn compressed_messages() {
+    let mut target = Target::start().await;
+    let context = target.context(b"gzip").await;
+    let before = target.resident_bytes();
+    // Compressed it is a message, and by its inflated length it is not.
+    let mut gzip = target.kv.clone().send_compressed(CompressionEncoding::Gzip);
+    for (bytes, expected) in [
+        (3 << 20, Ok(())),
+        (17 << 20, Err(Code::ResourceExhausted)),
+        (60 << 20, Err(Code::ResourceExhausted)),
+    ] {
+        let context = Some(context.clone());
+        let value = vec![7; bytes].into();
+        let request = RawPutRequest { context, key: "gzip".into(), value, ..Default::default() };
+        let told = gzip.raw_put(request).await.map(|answer| {
+            assert_eq!(answer.into_inner(), Default::default());
+        });
+        if let Err(status) = &told {
+            assert!(status.message().contains("of 16777216 bytes"), "{status}");
+        }
+        assert_eq!(told.map_err(|status| status.code()), expected);
+    }
+    assert_eq!(target.get(b"gzip").await, Some(vec![7; 3 << 20].into()));
+    // Of another kind than is known: refused, with the kinds that are.
+    let mut zipped = tonic::Request::new(RawPutRequest::default());
+    zipped.metadata_mut().insert("grpc-encoding", "zstd".parse().unwrap());
+    let status = target.kv.raw_put(zipped).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unimplemented, "{status}");
+    assert_eq!(status.metadata().get("grpc-accept-encoding").unwrap(), "gzip,identity");
     target.has_not_grown(before);
     target.serves().await;
 }

@@ -6,6 +6,7 @@ use flotilla_proto::pdpb::pd_server::{Pd, PdServer};
 use flotilla_proto::peers::join_server::{Join, JoinServer};
 use flotilla_proto::peers::placement_server::{self, PlacementServer};
 use tokio::task::JoinSet;
+use tonic::codec::CompressionEncoding;
 
 use super::context::{PdConfig, PdContext};
 use super::heartbeat_receiver::HeartbeatReceiver;
@@ -52,6 +53,7 @@ impl PlacementDriver {
     #[must_use]
     pub fn pd_server(&self) -> PdServer<impl Pd> {
         PdServer::new(PdService { context: self.context.clone() })
+            .accept_compressed(CompressionEncoding::Gzip)
     }
 
     /// The HTTP API of PD.
@@ -80,11 +82,13 @@ impl PlacementDriver {
     #[must_use]
     pub fn meta_storage_server(&self) -> MetaStorageServer<impl MetaStorage> {
         MetaStorageServer::new(EmptyMetaStorage(self.context.clone()))
+            .accept_compressed(CompressionEncoding::Gzip)
     }
 
     /// The keyspaces of PD, which has none.
     #[must_use]
     pub fn keyspace_server(&self) -> KeyspaceServer<impl Keyspace> {
         KeyspaceServer::new(EmptyKeyspaces(self.context.clone()))
+            .accept_compressed(CompressionEncoding::Gzip)
     }
 }

@@ -17,7 +17,7 @@ use http_body::Frame;
 use prost::Message;
 use tokio_stream::{Stream, once};
 use tonic::body::Body;
-use tonic::codec::Codec;
+use tonic::codec::{Codec, CompressionEncoding};
 use tonic::codegen::http::header::CONTENT_TYPE;
 use tonic::codegen::http::{self, HeaderMap, HeaderValue};
 use tonic::codegen::{Body as HttpBody, BoxFuture, Service, StdError};
@@ -52,17 +52,18 @@ impl RawKvServer {
     ///
     /// # Errors
     ///
-    /// As [`check_encoding`].
+    /// As [`encoding`].
     fn requests<T, B>(&self, request: http::Request<B>) -> Result<Streaming<T>, Status>
     where
         T: Message + Default + 'static,
         B: HttpBody + Send + 'static,
         B::Error: Into<StdError>,
     {
-        check_encoding(request.headers())?;
+        let encoding = encoding(request.headers())?;
         let bytes_max = self.service.limits().message_bytes_max;
         let (decoder, body) = (ProstCodec::<T, T>::default().decoder(), request.into_body());
-        Ok(Streaming::new_request(decoder, body, None, Some(bytes_max)))
+        // The limit holds for a message as it comes, and again for what it is inflated to.
+        Ok(Streaming::new_request(decoder, body, encoding, Some(bytes_max)))
     }
 
     /// The only message of a call.
@@ -142,21 +143,23 @@ where
     }
 }
 
-/// Checks that a request is not compressed. The library does so only for calls whose answers it
+/// How the messages of a request are compressed. The library looks only at calls whose answers it
 /// encodes as well.
 ///
 /// # Errors
 ///
-/// The status that the library has for it.
-fn check_encoding(headers: &HeaderMap) -> Result<(), Status> {
+/// In a way that is not known: the status that the library has for it.
+fn encoding(headers: &HeaderMap) -> Result<Option<CompressionEncoding>, Status> {
     let encoding = headers.get("grpc-encoding").map_or(&b"identity"[..], HeaderValue::as_bytes);
-    if encoding == b"identity" {
-        return Ok(());
+    match encoding {
+        b"identity" => return Ok(None),
+        b"gzip" => return Ok(Some(CompressionEncoding::Gzip)),
+        _ => {}
     }
     let what = encoding.escape_ascii();
     let mut status =
         Status::unimplemented(format!("Content is compressed with `{what}` which isn't supported"));
-    let known = MetadataValue::from_static("identity");
+    let known = MetadataValue::from_static("gzip,identity");
     status.metadata_mut().insert("grpc-accept-encoding", known);
     Err(status)
 }
@@ -301,15 +304,17 @@ mod tests {
     }
 
     #[test]
-    fn a_compressed_request_is_refused() {
+    fn a_request_may_be_compressed_in_one_way() {
         let mut headers = HeaderMap::new();
-        assert!(check_encoding(&headers).is_ok());
+        assert_eq!(encoding(&headers).unwrap(), None);
         headers.insert("grpc-encoding", HeaderValue::from_static("identity"));
-        assert!(check_encoding(&headers).is_ok());
+        assert_eq!(encoding(&headers).unwrap(), None);
         headers.insert("grpc-encoding", HeaderValue::from_static("gzip"));
-        let refused = check_encoding(&headers).unwrap_err();
+        assert_eq!(encoding(&headers).unwrap(), Some(CompressionEncoding::Gzip));
+        headers.insert("grpc-encoding", HeaderValue::from_static("zstd"));
+        let refused = encoding(&headers).unwrap_err();
         assert_eq!(refused.code(), tonic::Code::Unimplemented);
-        assert_eq!(refused.metadata().get("grpc-accept-encoding").unwrap(), "identity");
+        assert_eq!(refused.metadata().get("grpc-accept-encoding").unwrap(), "gzip,identity");
     }
 
     #[test]
