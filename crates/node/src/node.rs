@@ -30,6 +30,7 @@ use crate::drop_notify::{DropWaiter, drop_notify};
 use crate::expiry_sweeper;
 use crate::failure::{EndKind, NodeFailure};
 use crate::membership::{GivenPlace, Membership, become_member, check_contacts, join_cluster};
+use crate::net::call_deadline::TimedCalls;
 use crate::net::connection::ServerStop;
 use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 use crate::net::listen::{self, ServerLimits};
@@ -458,11 +459,11 @@ fn services(
         repair: placement.repair_requests(),
     };
     let routes = GrpcRoutes::new(RawKv::new(router.clone(), Default::default()).into_server())
-        .add_service(WordedRefusals(placement.pd_server()))
+        .add_service(WordedRefusals(TimedCalls(placement.pd_server())))
         .add_service(placement.report_server())
         .add_service(placement.join_server())
-        .add_service(WordedRefusals(placement.meta_storage_server()))
-        .add_service(WordedRefusals(placement.keyspace_server()))
+        .add_service(WordedRefusals(TimedCalls(placement.meta_storage_server())))
+        .add_service(WordedRefusals(TimedCalls(placement.keyspace_server())))
         .add_service(peers)
         .add_service(StatusGrpc::new(status))
         .add_service(OperatorGrpc::new(operator))

@@ -13,6 +13,7 @@ use flotilla_identity::{SYSTEM_REGION, StoreRegistry};
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_node::config::LimitsConfig;
 use flotilla_node::router::{RequestError, Router};
+use flotilla_node::service::rawkv::{RawKv, RawKvLimits, RawKvServer};
 use flotilla_node::{FirstStart, Node, NodeConfig};
 use flotilla_placement::rows;
 use flotilla_proto::kvrpcpb::{
@@ -26,8 +27,11 @@ use flotilla_store::ApplyOutcome;
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::FaultFs;
 use gate::{Gate, PATIENCE};
+use prost::Message;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tonic::Code;
+use tonic::codegen::{Service, http};
 use tonic::transport::Channel;
 
 type Told = Result<ApplyOutcome, RequestError>;
@@ -433,6 +437,55 @@ async fn a_client_whose_time_is_over_is_told_that_nobody_knows() {
         assert_eq!(has(&router, key.as_bytes()).await, expected, "{key} happened after all");
     }
     drop((router, client));
+    node.shutdown().await.unwrap();
+}
+
+/// Puts a small value by a call that comes to the service itself, without a network between: a
+/// client that sends `grpc-timeout` ends its calls by it, too. The status, if there is no answer.
+async fn put_within(mut server: RawKvServer, key: Bytes, timeout: &'static str) -> Option<Code> {
+    let region_epoch = Some(metapb::RegionEpoch { conf_ver: 1, version: 1 });
+    let context = Some(Context { region_id: 2, region_epoch, ..Default::default() });
+    let request = RawPutRequest { context, key, value: "late".into(), ..Default::default() };
+    let message = request.encode_to_vec();
+    let length = u32::try_from(message.len()).unwrap();
+    let body = Bytes::from([&[0], &length.to_be_bytes()[..], &message].concat());
+    let request = http::Request::post("/tikvpb.Tikv/RawPut").header("grpc-timeout", timeout);
+    let request = request.body(axum::body::Body::from(body)).unwrap();
+    let answering = tokio::time::timeout(PATIENCE, server.call(request));
+    let Ok(answer) = answering.await.expect("the call ends");
+    let status = answer.headers().get("grpc-status")?;
+    Some(Code::from_bytes(status.as_bytes()))
+}
+
+/// The time of a call is over while its request waits for its turn: the client is told so, and the
+/// request is not begun when its turn comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_beyond_the_deadline_of_its_call_never_happens() {
+    const LARGE_BYTES: usize = 2 << 20;
+    let (gate, disk) = Gate::before(FaultFs::new(6));
+    let limits = LimitsConfig { backlog_bytes_max: 1 << 20, ..LimitsConfig::default() };
+    let node = start(disk, NodeConfig { limits, ..one_region() }).await;
+    let router = node.router().clone();
+    let server = RawKv::new(router.clone(), RawKvLimits::default()).into_server();
+    assert_eq!(put_within(server.clone(), key(0, 0), "60S").await, None, "it is served");
+    assert_eq!(put_within(server.clone(), key(0, 1), "0m").await, Some(Code::DeadlineExceeded));
+    let _open = gate.shut();
+    // While the log has so much to do, its shard takes no more requests.
+    let large = tokio::spawn(put(router.clone(), key(1, 0), LARGE_BYTES));
+    gate.holds().await;
+    for number in 1..9 {
+        let late = put_within(server.clone(), key(2, number), "20m").await;
+        assert_eq!(late, Some(Code::DeadlineExceeded));
+    }
+    gate.open();
+    assert_eq!(large.await.unwrap(), Ok(ApplyOutcome::Done));
+    // The region carries out what it is given in order, so what was before this is done.
+    written(&router, key(9, 1)).await;
+    assert!(has(&router, &key(0, 0)).await);
+    for key in (1..9).map(|number| key(2, number)).chain([key(0, 1)]) {
+        assert!(!has(&router, &key).await, "{key:?} happened after its time");
+    }
+    drop((router, server));
     node.shutdown().await.unwrap();
 }
 

@@ -90,6 +90,7 @@ impl<O: MessageSink> ShardThread<O> {
             }
             for message in messages.drain(..) {
                 match message {
+                    ShardMessage::Event(event) if self.sinks.is_given_up(&event) => {}
                     ShardMessage::Event(event) => events.push_back(event),
                     ShardMessage::Inspect(look) => look(&self.shard),
                 }
@@ -116,6 +117,16 @@ impl<O: MessageSink> EffectSinks<O> {
         // The longer of the two queues counts: entries that are logged are applied next.
         let behind = self.log.bytes().max(self.applies.bytes());
         OpenLanes::beside(behind, self.backlog_bytes_max)
+    }
+
+    /// Whether the caller of a request has gone, its time is over, perhaps: then it is not begun.
+    fn is_given_up(&self, event: &Event) -> bool {
+        match event {
+            Event::Propose { ticket, .. } | Event::Read { ticket, .. } => {
+                !self.tickets.is_waiting(*ticket)
+            }
+            _ => false,
+        }
     }
 
     /// Hands all effects over. Events that come back at once are put into `events`, for the next

@@ -100,6 +100,11 @@ impl Tickets {
         }
     }
 
+    /// Whether the request of `ticket` still waits for its answer.
+    pub(crate) fn is_waiting(&self, ticket: Ticket) -> bool {
+        self.stripe(ticket).lock().waiting.contains_key(&ticket)
+    }
+
     /// How many tickets were opened so far.
     pub(crate) fn opened(&self) -> u64 {
         self.next.load(Ordering::Relaxed) - 1
@@ -141,8 +146,9 @@ mod tests {
         let tickets = Tickets::new();
         let waiting = tickets.open().unwrap();
         let ticket = waiting.ticket;
+        assert!(tickets.is_waiting(ticket));
         drop(waiting);
-        assert_eq!(tickets.count(), 0);
+        assert_eq!((tickets.count(), tickets.is_waiting(ticket)), (0, false));
         tickets.answer(ticket, TicketAnswer::Granted(Index(1)));
     }
 

@@ -2,10 +2,11 @@
 //!
 //! `listen` serves one listener, `connection` is a connection that must open in time, `preface`
 //! follows how far it has come; `answer` makes answers of plain HTTP, `refusal` those to calls that
-//! are not served; `dial` connects to other stores.
+//! are not served; `call_deadline` ends calls whose time is over; `dial` connects to other stores.
 //! Nothing here knows what is served.
 
 pub(crate) mod answer;
+pub(crate) mod call_deadline;
 pub(crate) mod connection;
 pub(crate) mod dial;
 pub(crate) mod listen;

@@ -2,7 +2,7 @@
 //!
 //! One task reads frames and starts a task for each request; another gathers answers into frames.
 //! An error in one request does not end the stream. It ends with a frame that makes no sense, with
-//! a client of another cluster, and when the client leaves.
+//! a client of another cluster, with its deadline, and when the client leaves.
 //!
 //! Backpressure: answers keep their share of the stream's budget until the connection takes them,
 //! and requests wait for the budget. So a stream whose client does not fetch its answers stops, and
@@ -26,6 +26,7 @@ use super::errors::{RequestFailure, RpcResponse, answer};
 use super::refused;
 use super::row_encoder::RowEncoder;
 use super::service::RawKv;
+use crate::net::call_deadline::CallDeadline;
 
 /// Answers that one frame holds at most.
 const FRAME_ANSWERS_MAX: usize = 256;
@@ -77,13 +78,22 @@ impl Stream for BatchAnswers {
     }
 }
 
-/// Serves a stream until its client ends it or sends something that makes no sense.
-pub(super) fn serve(service: RawKv, requests: Streaming<BatchCommandsRequest>) -> BatchAnswers {
+/// Serves a stream until its client ends it or sends something that makes no sense, or until its
+/// deadline.
+pub(super) fn serve(
+    service: RawKv,
+    requests: Streaming<BatchCommandsRequest>,
+    deadline: CallDeadline,
+) -> BatchAnswers {
     let (frames_in, frames) = mpsc::channel(FRAMES_MAX);
     let (answers_in, answers) = mpsc::channel(FRAME_ANSWERS_MAX);
     tokio::spawn(gather(answers, frames_in));
     tokio::spawn(async move {
-        if let Err(status) = read(service, requests, &answers_in).await {
+        let ended = tokio::select! {
+            ended = read(service, requests, &answers_in) => ended,
+            status = deadline.passed() => Err(status),
+        };
+        if let Err(status) = ended {
             // An error means that the client has gone.
             let _ = answers_in.send(Err(status)).await;
         }

@@ -31,6 +31,7 @@ use super::chunked_body::ChunkedBody;
 use super::errors::{RequestFailure, RpcResponse, answer};
 use super::row_encoder::RowEncoder;
 use super::service::RawKv;
+use crate::net::call_deadline::CallDeadline;
 use crate::net::refusal::refusal;
 
 /// The service that every store offers to clients, as a server takes it.
@@ -101,13 +102,16 @@ where
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
         let server = self.clone();
+        let deadline = CallDeadline::of(request.headers());
         macro_rules! unary {
             ($handler:ident, $encode:expr) => {
                 Box::pin(async move {
-                    let answer = async {
+                    let answer = deadline.bound(async {
                         let request = server.request(request).await?;
+                        // Its client may have taken all of its time to send it.
+                        deadline.check()?;
                         $encode(server.service.$handler(request).await)
-                    };
+                    });
                     let message = answer.await.map(OutgoingMessage::alone);
                     Ok(respond(message.map(|message| once(Ok(message)))))
                 })
@@ -120,7 +124,7 @@ where
         match method {
             "BatchCommands" => Box::pin(async move {
                 let requests = server.requests(request);
-                Ok(respond(requests.map(|it| batch_commands::serve(server.service, it))))
+                Ok(respond(requests.map(|it| batch_commands::serve(server.service, it, deadline))))
             }),
             "RawScan" => unary!(scan, rows::<RawScanResponse>),
             "RawBatchScan" => unary!(batch_scan, rows::<RawBatchScanResponse>),

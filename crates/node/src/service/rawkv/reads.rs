@@ -9,7 +9,7 @@ use flotilla_proto::kvrpcpb::{
 };
 use flotilla_region::{Descriptor, RegionId, RequestPrecondition};
 use flotilla_store::{ApplyOutcome, ReadError, RegionSnapshot, ScanRequest};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::errors::RequestFailure;
 use super::range::{self, ClippedRange, KeyBounds};
@@ -173,9 +173,18 @@ impl RawKv {
         reading: T,
     ) -> Result<T::Output, RequestFailure> {
         let id = checked.region();
+        let deadline = checked.time_limit.map(|time_limit| Instant::now() + time_limit);
         let view = self.snapshot(checked).await?;
         let descriptor = view.descriptor().clone();
-        let Some(answer) = self.read_scheduler().read(SnapshotRead { view, reading }).await else {
+        let read = self.read_scheduler().read(SnapshotRead { view, reading });
+        // A read that still waits for its turn by then is not begun.
+        let read = match deadline {
+            Some(deadline) => {
+                timeout_at(deadline, read).await.map_err(|_| RequestFailure::late())?
+            }
+            None => read.await,
+        };
+        let Some(answer) = read else {
             return Err(RequestFailure::from_router(id, RequestError::Stopping));
         };
         let (output, unlogged_ms) = answer.map_err(|error| self.read_failed(id, error))?;
