@@ -458,7 +458,9 @@ fn services(
         membership: membership.clone(),
         repair: placement.repair_requests(),
     };
-    let routes = GrpcRoutes::new(RawKv::new(router.clone(), Default::default()).into_server())
+    let raw_kv =
+        RawKv::with_membership(router.clone(), Default::default(), Some(membership.clone()));
+    let routes = GrpcRoutes::new(raw_kv.into_server())
         .add_service(WordedRefusals(TimedCalls(placement.pd_server())))
         .add_service(placement.report_server())
         .add_service(placement.join_server())

@@ -94,6 +94,13 @@ impl Tikv for Store {
         Err(Status::unimplemented("not used by the client"))
     }
 
+    async fn unsafe_destroy_range(
+        &self,
+        _: Request<kvrpcpb::UnsafeDestroyRangeRequest>,
+    ) -> Answer<kvrpcpb::UnsafeDestroyRangeResponse> {
+        Err(Status::unimplemented("not used by the client"))
+    }
+
     async fn raw_coprocessor(
         &self,
         _: Request<kvrpcpb::RawCoprocessorRequest>,

@@ -258,6 +258,13 @@ impl Router {
         self.shared.context.routes.locate(space, key)
     }
 
+    /// The first region of `space` with a replica here that holds a part of `[start, end)`; an
+    /// empty `end` is no end.
+    #[must_use]
+    pub fn overlapping(&self, space: Space, start: &[u8], end: &[u8]) -> Option<Descriptor> {
+        self.shared.context.routes.overlapping(space, start, end)
+    }
+
     /// A region with a replica here.
     #[must_use]
     pub fn descriptor(&self, region: RegionId) -> Option<Descriptor> {

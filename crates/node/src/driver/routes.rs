@@ -80,6 +80,20 @@ impl RoutingTable {
         descriptor.contains(key).then(|| descriptor.clone())
     }
 
+    /// The first region of `space` that holds a part of `[start, end)`; an empty `end` is no end.
+    pub(crate) fn overlapping(&self, space: Space, start: &[u8], end: &[u8]) -> Option<Descriptor> {
+        // The region of the first key, or else the next one behind it.
+        if let Some(first) = self.locate(space, start) {
+            return Some(first);
+        }
+        let table = self.table.read();
+        let from = (space_order(space), Bytes::copy_from_slice(start));
+        let ((order, first), id) = table.by_key.range(from..).next()?;
+        let is_within = *order == space_order(space) && (end.is_empty() || *first < end);
+        let route = table.by_id.get(id).filter(|_| is_within)?;
+        Some(route.descriptor.clone())
+    }
+
     /// The region `id`.
     pub(crate) fn descriptor(&self, id: RegionId) -> Option<Descriptor> {
         self.table.read().by_id.get(&id).map(|route| route.descriptor.clone())

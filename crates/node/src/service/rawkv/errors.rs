@@ -157,6 +157,17 @@ impl RequestFailure {
     }
 }
 
+/// Whether a region error says of which kind it is.
+pub(crate) fn has_kind(error: &errorpb::Error) -> bool {
+    let message = error.message.clone();
+    *error != errorpb::Error { message, ..errorpb::Error::default() }
+}
+
+/// Whether the same request gets the same region error again, however often it is sent.
+pub(crate) fn is_final(error: &errorpb::Error) -> bool {
+    error.raft_entry_too_large.is_some()
+}
+
 /// A response with fields for errors.
 pub(crate) trait RpcResponse: Default {
     /// Sets the region error.
@@ -222,6 +233,7 @@ answers_with_error!(
     RawCasResponse,
     RawChecksumResponse,
     RawCoprocessorResponse,
+    UnsafeDestroyRangeResponse,
 );
 
 macro_rules! answers_with_key_error {

@@ -138,6 +138,7 @@ where
             "RawGetKeyTTL" => unary!(get_key_ttl, message),
             "RawChecksum" => unary!(checksum, message),
             "RawCompareAndSwap" => unary!(compare_and_swap, message),
+            "UnsafeDestroyRange" => unary!(unsafe_destroy_range, message),
             "RawCoprocessor" => unary!(raw_coprocessor, message),
             "KvScanLock" => unary!(scan_lock, message),
             "KvResolveLock" => unary!(resolve_lock, message),

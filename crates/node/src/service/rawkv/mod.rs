@@ -2,7 +2,7 @@
 //!
 //! A request passes `validate` (TiKV's limits), `request_context` (its claims about the region) and
 //! `range` (its range within the region's borders), goes to the region by the router, and its
-//! answer or its failure (`errors`) goes back. `reads`, `checksum`, `writes`,
+//! answer or its failure (`errors`) goes back. `reads`, `checksum`, `writes`, `destroy_range`,
 //! `splits` and `locks` do that for each kind of request; `refused` has the answers to those that
 //! are not served; `read_scheduler` keeps long reads from holding up short ones; `grpc` is the
 //! service over them, `batch_commands` its stream that carries many requests, `service` what they
@@ -13,6 +13,7 @@ mod batch_commands;
 mod block_in_place;
 mod checksum;
 mod chunked_body;
+mod destroy_range;
 mod errors;
 mod grpc;
 mod locks;

@@ -39,12 +39,7 @@ impl RequestContext {
         find: impl FnOnce(RegionId) -> Option<Descriptor>,
     ) -> Result<Self, RequestFailure> {
         let context = context.unwrap_or_default();
-        if context.cluster_id != 0 && context.cluster_id != here.cluster_id {
-            return Err(RequestFailure::Call(Status::invalid_argument(format!(
-                "cluster id mismatch, request: {}, mine: {}",
-                context.cluster_id, here.cluster_id
-            ))));
-        }
+        check_cluster(context.cluster_id, here)?;
         let peer = context.peer.unwrap_or_default();
         if peer.store_id != 0 && peer.store_id != here.store.0 {
             return Err(RequestFailure::wrong_store(peer.store_id, here.store));
@@ -98,6 +93,17 @@ impl RequestContext {
         self.rerouting = Rerouting::Never;
         self
     }
+}
+
+/// Checks that a request is for the cluster of the store `here`, if it says for which it is.
+pub(crate) fn check_cluster(cluster_id: u64, here: &MemberId) -> Result<(), RequestFailure> {
+    if cluster_id != 0 && cluster_id != here.cluster_id {
+        return Err(RequestFailure::Call(Status::invalid_argument(format!(
+            "cluster id mismatch, request: {cluster_id}, mine: {}",
+            here.cluster_id
+        ))));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use flotilla_proto::kvrpcpb::{
     Context, RawGetRequest, RawGetResponse, RawPutRequest, RawPutResponse,
 };
+use flotilla_region::StoreId;
 use tonic::Status;
 
 use super::errors::{RequestFailure, answer};
 use super::read_scheduler::{ReadScheduler, ReadSchedulerConfig};
 use super::request_context::RequestContext;
 use crate::driver::router::Router;
+use crate::membership::Membership;
 use crate::wall_clock::WallClockRefusal;
 
 /// Limits of the service. Every one bounds memory.
@@ -51,6 +53,8 @@ pub struct RawKv {
 
 struct RawKvShared {
     router: Router,
+    /// Knows where other stores are; `None` for callers in the same process.
+    membership: Option<Membership>,
     limits: RawKvLimits,
     read_scheduler: ReadScheduler,
 }
@@ -59,8 +63,17 @@ impl RawKv {
     /// A service that sends its requests to `router`.
     #[must_use]
     pub fn new(router: Router, limits: RawKvLimits) -> Self {
+        Self::with_membership(router, limits, None)
+    }
+
+    /// The same, which finds other stores by `membership`.
+    pub(crate) fn with_membership(
+        router: Router,
+        limits: RawKvLimits,
+        membership: Option<Membership>,
+    ) -> Self {
         let read_scheduler = ReadScheduler::new(limits.reads);
-        Self { shared: Arc::new(RawKvShared { router, limits, read_scheduler }) }
+        Self { shared: Arc::new(RawKvShared { router, membership, limits, read_scheduler }) }
     }
 
     /// The answer to a `RawGet`, for callers in the same process.
@@ -90,6 +103,12 @@ impl RawKv {
     pub(super) fn command_ms(&self) -> Result<u64, RequestFailure> {
         let refused = |error: WallClockRefusal| RequestFailure::Refused(error.to_string());
         self.router().wall_clock().command_ms().map_err(refused)
+    }
+
+    /// The address of another store, as last heard.
+    pub(super) fn address_of(&self, store: StoreId) -> Option<String> {
+        let known = self.shared.membership.as_ref()?.store(store)?;
+        (!known.address.is_empty()).then_some(known.address)
     }
 
     /// The limits.
