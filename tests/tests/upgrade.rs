@@ -30,7 +30,7 @@ async fn a_cluster_is_upgraded_store_by_store() {
     (0..STORES).for_each(|place| cluster.run_by(place, Some(&old)));
     cluster.start_all();
     cluster.ready().await;
-    let load = Load::start(8, cluster.endpoints()).await;
+    let load = Load::start_without_ttl(8, cluster.endpoints()).await;
     load.progress(500).await;
     for place in 0..STORES {
         cluster.stop(place);

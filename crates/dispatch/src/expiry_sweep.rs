@@ -13,9 +13,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use flotilla_region::RegionId;
 
-/// From the beginning of a pass to that of the next: a row is on disk for little longer than this
-/// after its time, as long as the rate suffices.
-const PASS_INTERVAL: Duration = Duration::from_secs(60);
 /// The time for one row that is removed: 20,000 a second.
 const ROW_INTERVAL: Duration = Duration::from_micros(50);
 
@@ -38,8 +35,10 @@ pub enum SweepStep {
 }
 
 /// The sweep of a store. Times are counted from any moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpirySweep {
+    /// From the beginning of a pass to that of the next.
+    interval: Duration,
     /// Regions of the pass that are not done, and where to look on in the first.
     waiting: VecDeque<RegionId>,
     from: Bytes,
@@ -49,10 +48,14 @@ pub struct ExpirySweep {
 }
 
 impl ExpirySweep {
-    /// A sweep whose first pass begins an interval after `now`: a store that starts has other work.
+    /// A sweep that begins a pass each `interval`: a row is on disk for little longer than that after
+    /// its time, as long as the rate suffices. The first pass begins an interval after `now`, for a
+    /// store that starts has other work.
     #[must_use]
-    pub fn new(now: Duration) -> Self {
-        Self { next_pass: now.saturating_add(PASS_INTERVAL), ..Self::default() }
+    pub fn new(now: Duration, interval: Duration) -> Self {
+        let next_pass = now.saturating_add(interval);
+        let (waiting, from) = (VecDeque::new(), Bytes::new());
+        Self { interval, waiting, from, next_part: now, next_pass }
     }
 
     /// The next step at `now`.
@@ -67,7 +70,7 @@ impl ExpirySweep {
 
     /// Begins a pass over these regions.
     pub fn begin(&mut self, now: Duration, regions: impl IntoIterator<Item = RegionId>) {
-        self.next_pass = now.saturating_add(PASS_INTERVAL);
+        self.next_pass = now.saturating_add(self.interval);
         self.waiting = regions.into_iter().collect();
         self.from = Bytes::new();
     }
@@ -95,9 +98,13 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    fn sweep(now: Duration) -> ExpirySweep {
+        ExpirySweep::new(now, at(60_000))
+    }
+
     #[test]
     fn regions_are_swept_part_by_part_and_again_after_the_interval() {
-        let mut sweep = ExpirySweep::new(at(500));
+        let mut sweep = sweep(at(500));
         assert_eq!(sweep.next(at(500)), SweepStep::Wait(at(60_500)));
         assert_eq!(sweep.next(at(60_500)), SweepStep::Begin);
         sweep.begin(at(60_500), [ONE, TWO]);
@@ -113,13 +120,13 @@ mod tests {
 
     #[test]
     fn rows_are_removed_at_a_rate() {
-        let mut sweep = ExpirySweep::new(at(0));
-        sweep.begin(at(0), [ONE]);
-        sweep.looked(at(10), SWEEP_EXPIRED_MAX, Some(Bytes::from_static(b"k")));
-        assert_eq!(sweep.next(at(10)), SweepStep::Wait(at(60)));
+        let mut paced = sweep(at(0));
+        paced.begin(at(0), [ONE]);
+        paced.looked(at(10), SWEEP_EXPIRED_MAX, Some(Bytes::from_static(b"k")));
+        assert_eq!(paced.next(at(10)), SweepStep::Wait(at(60)));
         // A million rows that expire together are gone within a minute.
         let (mut now, mut rows) = (at(0), 0);
-        let mut sweep = ExpirySweep::new(now);
+        let mut sweep = sweep(now);
         sweep.begin(now, [ONE]);
         while rows < 1_000_000 {
             match sweep.next(now) {

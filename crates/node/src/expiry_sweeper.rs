@@ -23,10 +23,10 @@ enum SweepError {
     Changed,
 }
 
-/// Runs as long as the node.
-pub(crate) async fn run(router: Router) {
+/// Runs as long as the node, with a pass each `interval`.
+pub(crate) async fn run(router: Router, interval: Duration) {
     let start = Instant::now();
-    let mut sweep = ExpirySweep::new(Duration::ZERO);
+    let mut sweep = ExpirySweep::new(Duration::ZERO, interval);
     loop {
         match sweep.next(start.elapsed()) {
             SweepStep::Wait(until) => sleep_until(start + until).await,

@@ -212,7 +212,7 @@ impl Node {
         let (id, wall_clock) = (membership.id(), wall_clock(&membership));
         let router = Router::new(id, context.clone(), limits.router(), failure.clone(), wall_clock);
         streams.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
-        streams.spawn(expiry_sweeper::run(router.clone()));
+        streams.spawn(expiry_sweeper::run(router.clone(), limits.expiry_sweep()));
         let placement = place(&resolved, &membership, &router, &connections);
         let watch = HealthWatch { membership, connections, router, clock };
         let (health, services) = services(&resolved, &watch, &context, counters, &placement);

@@ -97,6 +97,9 @@ pub(crate) struct Executor {
     arrow: Option<InstallArrow>,
 }
 
+/// From one look through the rows that expire to the next, by the sweep's own time.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Replicas whose rows have changed.
 #[derive(Debug, Default)]
 pub(crate) struct ChangedRows {
@@ -160,7 +163,7 @@ impl Executor {
             coverage,
             long_scans: LongScans::default(),
             held_views: HeldViews::default(),
-            sweep: ExpirySweep::default(),
+            sweep: ExpirySweep::new(Duration::ZERO, SWEEP_INTERVAL),
             arrow: None,
         }
     }

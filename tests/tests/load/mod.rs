@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flotilla_client::{Client, Config};
-use flotilla_sim::checker::{self, History, RegisterAction, RegisterAnswer};
+use flotilla_sim::checker::{self, History, OperationId, RegisterAction, RegisterAnswer};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -33,7 +33,16 @@ pub(crate) struct Load {
 impl Load {
     /// Starts `count` clients on a cluster of four regions.
     pub(crate) async fn start(count: u64, endpoints: &[String]) -> Self {
-        let shared = Arc::new(SharedLoad::new());
+        Self::begin(count, endpoints, true).await
+    }
+
+    /// The same, but no value expires: not all stores know of that.
+    pub(crate) async fn start_without_ttl(count: u64, endpoints: &[String]) -> Self {
+        Self::begin(count, endpoints, false).await
+    }
+
+    async fn begin(count: u64, endpoints: &[String], has_ttl: bool) -> Self {
+        let shared = Arc::new(SharedLoad::new(has_ttl));
         let mut clients = JoinSet::new();
         for number in 0..count {
             let (shared, client) = (Arc::clone(&shared), client(endpoints).await);
@@ -95,9 +104,15 @@ fn register(first: u8, round: u64, place: u8) -> Bytes {
     key(first, &format!("register-{round}-{place}"))
 }
 
+/// How far from its time a value may be gone, on a machine with one clock: a leader has its log
+/// name a time that is so far ahead, and clocks are read in milliseconds.
+const EXPIRY_SLACK: Duration = Duration::from_millis(102);
+
 /// The shared state of all clients, with their history.
 struct SharedLoad {
     began: Instant,
+    /// Whether some values expire.
+    has_ttl: bool,
     /// Goes into the names of keys, so that no register collects too many operations whose fate is
     /// unknown: each of them doubles what the checker has to think of.
     round: AtomicU64,
@@ -110,9 +125,10 @@ struct SharedLoad {
 }
 
 impl SharedLoad {
-    fn new() -> Self {
+    fn new(has_ttl: bool) -> Self {
         Self {
             began: Instant::now(),
+            has_ttl,
             round: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             acknowledged: watch::Sender::new(0),
@@ -169,30 +185,59 @@ impl SharedLoad {
                     RegisterAction::Swap { expected, value: Some(unique) }
                 }
             };
-            if let Some(answer) = self.operate(client, number, key.clone(), action.clone()).await {
+            let ttl_s = match action {
+                RegisterAction::Put(_) | RegisterAction::Swap { .. } if self.has_ttl => {
+                    random.u64(0..6).saturating_sub(2)
+                }
+                _ => 0,
+            };
+            let answer = self.operate(client, number, key.clone(), action.clone(), ttl_s).await;
+            if let Some(answer) = answer {
                 held.insert(key, checker::held_after(&action, &answer));
             }
         }
     }
 
-    /// Asks and notes what came of it.
+    /// Notes when the value of an action is gone, if it expires: from when on, until it is known
+    /// when it was written.
+    fn note_expiry(
+        &self,
+        (key, number, called): (&Bytes, u64, u64),
+        action: &RegisterAction,
+        ttl_s: u64,
+    ) -> Option<OperationId> {
+        let (RegisterAction::Put(value) | RegisterAction::Swap { value: Some(value), .. }) = action
+        else {
+            return None;
+        };
+        let gone = called + nanos(Duration::from_secs(ttl_s).saturating_sub(EXPIRY_SLACK));
+        let mut history = self.history.lock().unwrap();
+        (ttl_s > 0).then(|| {
+            history.call(key.clone(), number, gone, RegisterAction::Expire(value.clone()))
+        })
+    }
+
+    /// Asks and notes what came of it. A value that is written expires after `ttl_s`, if that is
+    /// not 0.
     async fn operate(
         &self,
         client: &Client,
         number: u64,
         key: Bytes,
         action: RegisterAction,
+        ttl_s: u64,
     ) -> Option<RegisterAnswer> {
         let called = self.now();
+        let expiry = self.note_expiry((&key, number, called), &action, ttl_s);
         let id = self.history.lock().unwrap().call(key.clone(), number, called, action.clone());
         let answer = match action {
             RegisterAction::Get => client.get(key).await.map(RegisterAnswer::Seen),
             RegisterAction::Put(value) => {
-                client.put(key, value).await.map(|()| RegisterAnswer::Done)
+                client.put_with_ttl(key, value, ttl_s).await.map(|()| RegisterAnswer::Done)
             }
             RegisterAction::Delete => client.delete(key).await.map(|()| RegisterAnswer::Done),
             RegisterAction::Swap { expected, value } => {
-                client.compare_and_swap(key, expected, value).await.map(|swap| {
+                client.compare_and_swap_with_ttl(key, expected, value, ttl_s).await.map(|swap| {
                     RegisterAnswer::Swapped { succeeded: swap.succeeded, previous: swap.previous }
                 })
             }
@@ -206,13 +251,17 @@ impl SharedLoad {
         match answer {
             Ok(answer) => {
                 history.answer(id, returned, answer.clone());
+                if let Some(expiry) = expiry {
+                    let gone = returned + nanos(Duration::from_secs(ttl_s) + EXPIRY_SLACK);
+                    history.answer(expiry, gone, RegisterAnswer::Done);
+                }
                 self.acknowledged.send_modify(|count| *count += 1);
                 Some(answer)
             }
             // Without an answer: it may have happened, or may yet.
             Err(error) if error.is_undetermined() => None,
             Err(_) => {
-                history.forget(id);
+                [Some(id), expiry].into_iter().flatten().for_each(|id| history.forget(id));
                 None
             }
         }
@@ -223,8 +272,8 @@ impl SharedLoad {
         for round in 0..=self.round.load(Ordering::Relaxed) {
             for first in FIRST_BYTES {
                 for place in 0..REGISTERS {
-                    self.operate(client, 99, register(first, round, place), RegisterAction::Get)
-                        .await;
+                    let register = register(first, round, place);
+                    self.operate(client, 99, register, RegisterAction::Get, 0).await;
                 }
             }
         }
@@ -237,6 +286,10 @@ impl SharedLoad {
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_nanos()).unwrap()
+        nanos(self.began.elapsed())
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap()
 }

@@ -39,6 +39,9 @@ pub struct LimitsConfig {
     /// Milliseconds that a store that stops takes to hand over the regions that it leads. Default
     /// 5000, at most 60 000; 0: it hands none over.
     pub hand_over_ms: u64,
+    /// Milliseconds from the beginning of one look through the rows that expire to that of the
+    /// next. Default 60 000, 1000 to 600 000.
+    pub expiry_sweep_ms: u64,
     /// Connections at once. Default 4096, at least 16.
     pub connections_max: usize,
     /// Streams of one connection at once. Default 1024, at least 16.
@@ -69,6 +72,7 @@ impl Default for LimitsConfig {
             peer_queue_bytes_max: 32 << 20,
             backlog_bytes_max: 32 << 20,
             hand_over_ms: 5_000,
+            expiry_sweep_ms: 60_000,
             connections_max: 4096,
             streams_per_connection_max: 1024,
         }
@@ -106,9 +110,15 @@ impl LimitsConfig {
         within("limits.peer_queue_bytes_max", bytes, 16 << 20, 1 << 40)?;
         within("limits.backlog_bytes_max", self.backlog_bytes_max as u64, 1 << 20, 1 << 40)?;
         within("limits.hand_over_ms", self.hand_over_ms, 0, 60_000)?;
+        within("limits.expiry_sweep_ms", self.expiry_sweep_ms, 1_000, 600_000)?;
         within("limits.connections_max", self.connections_max as u64, 16, 1 << 20)?;
         let streams = u64::from(self.streams_per_connection_max);
         within("limits.streams_per_connection_max", streams, 16, 1 << 20)
+    }
+
+    /// From one look through the rows that expire to the next.
+    pub(crate) fn expiry_sweep(&self) -> Duration {
+        Duration::from_millis(self.expiry_sweep_ms)
     }
 
     /// The part that the router keeps to.
