@@ -37,7 +37,7 @@ pub enum Error {
         reason: String,
     },
     /// The deadline passed. Try again later; the cluster may be without a leader or overloaded.
-    #[error("gave up after {waited_ms} ms and {attempts} attempts, the last one: {reason}")]
+    #[error("gave up after {waited_ms} ms and {attempts} attempts, the last one: {reason}{doubt}", doubt = doubt(*undetermined))]
     Deadline {
         /// How long the call took.
         waited_ms: u64,
@@ -55,13 +55,18 @@ pub enum Error {
     /// region.
     #[error("there is no region {0} of clients' keys")]
     NoRegion(u64),
-    /// The cluster refuses the request as it is; it had no effect, and sending it again is of no
-    /// use.
+    /// A store refuses the request as it is; it had no effect, and sending it again is of no use.
+    /// The text names the store and has its words.
     #[error("the cluster refuses the request: {0}")]
     Rejected(String),
     /// The answer makes no sense: the peer is no store of Flotilla's, or a broken one.
     #[error("an answer that makes no sense: {0}")]
     Protocol(String),
+}
+
+/// Follows the reason of a write that has failed.
+fn doubt(undetermined: bool) -> &'static str {
+    if undetermined { "; the write may have happened all the same" } else { "" }
 }
 
 impl Error {

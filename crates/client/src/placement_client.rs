@@ -33,7 +33,14 @@ struct PdMembers {
     /// Addresses of stores that requests went to, which are asked when no endpoint answers: all
     /// members that were known may have left.
     stores: Vec<String>,
-    leader: Option<PdClient<Channel>>,
+    leader: Option<PdLeader>,
+}
+
+#[derive(Debug, Clone)]
+struct PdLeader {
+    /// As it is told, for messages to people.
+    address: String,
+    client: PdClient<Channel>,
 }
 
 impl PlacementClient {
@@ -231,8 +238,8 @@ impl PlacementClient {
         call: impl AsyncFnOnce(PdClient<Channel>) -> Result<tonic::Response<A>, Status>,
     ) -> Result<A, AttemptFailure> {
         let deadline = budget.attempt();
-        let leader = self.leader(deadline).await?;
-        let status = match timeout_at(deadline, call(leader)).await {
+        let PdLeader { address, client } = self.leader(deadline).await?;
+        let status = match timeout_at(deadline, call(client)).await {
             Ok(Ok(response)) => match response.into_inner().refusal() {
                 Ok(answer) => return Ok(answer),
                 Err(refusal) => Status::unavailable(refusal),
@@ -242,14 +249,14 @@ impl PlacementClient {
         };
         // After any failure: another one may lead by now, so the next attempt asks all members.
         self.members.write().unwrap_or_else(PoisonError::into_inner).leader = None;
-        Err(match AttemptFailure::of_status(&status, "placement") {
+        Err(match AttemptFailure::of_status(&status, &format!("placement at {address}")) {
             // Lookups have no effect that could be in doubt.
             AttemptFailure::Passing { reason, wait, .. } => AttemptFailure::passing(wait, reason),
             fatal => fatal,
         })
     }
 
-    async fn leader(&self, deadline: Instant) -> Result<PdClient<Channel>, AttemptFailure> {
+    async fn leader(&self, deadline: Instant) -> Result<PdLeader, AttemptFailure> {
         // A copy, so that no lock is held while the network is asked.
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(leader) = members.leader {
@@ -267,7 +274,12 @@ impl PlacementClient {
         if cluster_id != self.cluster_id {
             // No retry: another cluster that took over these addresses would take the writes as
             // well.
-            let refusal = format!("cluster {cluster_id} answers for cluster {}", self.cluster_id);
+            let address = members.leader.map_or_else(String::new, |leader| leader.address);
+            let refusal = format!(
+                "cluster {cluster_id} answers for cluster {}, and names {address} as the leader of \
+                 placement",
+                self.cluster_id
+            );
             return Err(AttemptFailure::Fatal(Error::Rejected(refusal)));
         }
         let leader = members.leader.clone();
@@ -404,13 +416,14 @@ async fn members_at(
     }
     let leader = response.leader.unwrap_or_default();
     let Some(url) = leader.client_urls.first() else { return Ok(None) };
-    let leader = PdClient::new(dial(url)?).max_decoding_message_size(config.message_bytes_max);
+    let client = PdClient::new(dial(url)?).max_decoding_message_size(config.message_bytes_max);
+    let leader = PdLeader { address: bare(url).to_owned(), client };
     // The addresses that the user gave stay first, and stay: they may be names that outlive all
     // members.
     let mut endpoints = known.to_vec();
     for url in response.members.iter().flat_map(|member| &member.client_urls) {
         // As people write them, or each would be asked twice.
-        let address = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
+        let address = bare(url);
         let is_known = endpoints.iter().any(|known| known == url || known == address);
         if !is_known && endpoints.len() < ENDPOINTS_MAX {
             endpoints.push(address.to_owned());
@@ -418,6 +431,11 @@ async fn members_at(
     }
     let members = PdMembers { endpoints, stores: vec![], leader: Some(leader) };
     Ok(Some((header.cluster_id, members)))
+}
+
+/// An address without the scheme.
+fn bare(url: &str) -> &str {
+    url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/')
 }
 
 /// Stores come and go; a client that lives long must not collect the addresses of all of them.

@@ -104,6 +104,7 @@ impl RequestRouter {
                 }
                 let refusal = response.refusal();
                 if !refusal.is_empty() {
+                    let refusal = format!("{}: {refusal}", link.name());
                     return Err(AttemptFailure::Fatal(Error::Rejected(refusal)));
                 }
                 return Ok(response);
@@ -184,7 +185,10 @@ impl RequestRouter {
                     undetermined: true,
                 };
             }
-            RetryAction::Refuse(why) => return AttemptFailure::Fatal(Error::Rejected(why)),
+            RetryAction::Refuse(why) => {
+                let why = format!("region {} on {}: {why}", route.region.id, link.name());
+                return AttemptFailure::Fatal(Error::Rejected(why));
+            }
         };
         AttemptFailure::passing(wait, reason)
     }

@@ -53,10 +53,13 @@ pub(crate) fn classify(error: &errorpb::Error) -> RetryAction {
         ));
     }
     if let Some(large) = &error.raft_entry_too_large {
-        return RetryAction::Refuse(format!(
-            "a write of {} bytes is too large for region {}",
-            large.entry_size, large.region_id
-        ));
+        let (bytes, region) = (large.entry_size, large.region_id);
+        let too_large = || format!("a write of {bytes} bytes is too large for region {region}");
+        // The message knows more: an answer may be meant, and not a write.
+        return RetryAction::Refuse(match &error.message {
+            message if message.is_empty() => too_large(),
+            message => message.clone(),
+        });
     }
     if error.undetermined_result.is_some() {
         return RetryAction::Undetermined;
@@ -102,6 +105,16 @@ mod tests {
         };
         assert_eq!(classify(&busy(30)), RetryAction::After(Duration::from_millis(30)));
         assert_eq!(classify(&busy(u64::MAX)), RetryAction::After(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn what_is_too_large_is_said_in_the_words_of_the_store() {
+        let large = errorpb::RaftEntryTooLarge { region_id: 2, entry_size: 9 };
+        let mut error = errorpb::Error { raft_entry_too_large: Some(large), ..Default::default() };
+        let without = "a write of 9 bytes is too large for region 2".to_owned();
+        assert_eq!(classify(&error), RetryAction::Refuse(without));
+        error.message = "ask for fewer rows".to_owned();
+        assert_eq!(classify(&error), RetryAction::Refuse("ask for fewer rows".to_owned()));
     }
 
     #[test]

@@ -58,7 +58,13 @@ pub(crate) async fn scan(
         };
         // Each page has the whole deadline: a long scan makes progress, or it fails.
         budget = RetryBudget::new(&router.config);
-        check(&page, &position, scan.reverse, limit)?;
+        if !is_in_order(&page, &position, scan.reverse, limit) {
+            let (region, store) = (route.region.id, route.leader.store_id);
+            return Err(Error::Protocol(format!(
+                "region {region} on store {store}: a page of a scan is out of order, or larger \
+                 than asked for"
+            )));
+        }
         let is_full = page.len() >= limit as usize;
         rows.extend(page);
         match next(&scan, &route.region, rows.last().filter(|_| is_full)) {
@@ -124,12 +130,7 @@ fn rows_to_ask(router: &RequestRouter, missing: usize) -> u32 {
 }
 
 /// A page that is out of order could make the scan go round for ever.
-fn check(
-    page: &[kvrpcpb::KvPair],
-    position: &Bytes,
-    reverse: bool,
-    limit: u32,
-) -> Result<(), Error> {
+fn is_in_order(page: &[kvrpcpb::KvPair], position: &Bytes, reverse: bool, limit: u32) -> bool {
     let first = page.first().map(|row| &row.key);
     let in_order = if reverse {
         page.is_sorted_by(|a, b| a.key > b.key)
@@ -137,10 +138,7 @@ fn check(
     } else {
         page.is_sorted_by(|a, b| a.key < b.key) && first.is_none_or(|first| first >= position)
     };
-    if in_order && page.len() <= limit as usize {
-        return Ok(());
-    }
-    Err(Error::Protocol("a page of a scan is out of order, or larger than asked for".to_owned()))
+    in_order && page.len() <= limit as usize
 }
 
 /// The least key above `key`.

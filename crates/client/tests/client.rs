@@ -266,7 +266,8 @@ async fn a_refusal_is_final() {
         let client = connect(&world, config(transport)).await;
         world.inject([Fault::Refuse("ttl is not enabled")]);
         let error = client.put("k", "v").await.unwrap_err();
-        assert!(matches!(&error, Error::Rejected(why) if why == "ttl is not enabled"), "{error}");
+        let words = format!("store 1 at {}: ttl is not enabled", world.endpoints()[0]);
+        assert!(matches!(&error, Error::Rejected(why) if *why == words), "{error}");
         assert!(!error.is_undetermined());
         assert_eq!(world.state().requests, 1);
     }
