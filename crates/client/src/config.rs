@@ -1,6 +1,6 @@
 //! Settings of a client: deadlines, connections, limits.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
@@ -22,6 +22,9 @@ pub enum Transport {
 pub struct Config {
     /// How long one call of the client may take, all attempts together. Default 20 s.
     pub deadline: Duration,
+    /// No call goes on after this, whatever its deadline: for a caller whose own time ends. Default
+    /// `None`.
+    pub until: Option<Instant>,
     /// How long one attempt at one store may take. Default 5 s.
     pub attempt_timeout: Duration,
     /// How long making a connection may take. Default 1 s.
@@ -58,6 +61,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             deadline: Duration::from_secs(20),
+            until: None,
             attempt_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(1),
             backoff_min: Duration::from_millis(5),

@@ -128,9 +128,10 @@ const FREE_ATTEMPTS: u32 = 3;
 impl RetryBudget {
     pub(crate) fn new(config: &Config) -> RetryBudget {
         let started = Instant::now();
+        let deadline = started + config.deadline;
         RetryBudget {
             started,
-            deadline: started + config.deadline,
+            deadline: config.until.map_or(deadline, |until| deadline.min(until.into())),
             attempt_timeout: config.attempt_timeout,
             backoff: config.backoff_min,
             backoff_max: config.backoff_max,

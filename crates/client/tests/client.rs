@@ -4,7 +4,7 @@
 mod fake;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fake::{Fault, World};
