@@ -33,6 +33,15 @@ pub struct CasOutcome {
     pub previous: Option<Bytes>,
 }
 
+/// How long a key still lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemainingTtl {
+    /// Until it is deleted.
+    Unlimited,
+    /// So many seconds, more than 0.
+    Seconds(u64),
+}
+
 /// A region as placement describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LocatedRegion {
@@ -77,10 +86,41 @@ impl Client {
     ///
     /// See [`Error::is_undetermined`] for whether it may have been written all the same.
     pub async fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<(), Error> {
+        self.put_with_ttl(key, value, 0).await
+    }
+
+    /// As [`put`](Client::put); the key is gone after `ttl_s` seconds, 0 for never.
+    ///
+    /// # Errors
+    ///
+    /// As [`put`](Client::put); [`Error::Rejected`] by stores that keep no times to live.
+    pub async fn put_with_ttl(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+        ttl_s: u64,
+    ) -> Result<(), Error> {
         let (key, value) = (key.into(), value.into());
-        let request = kvrpcpb::RawPutRequest { key: key.clone(), value, ..Default::default() };
+        let request =
+            kvrpcpb::RawPutRequest { key: key.clone(), value, ttl: ttl_s, ..Default::default() };
         self.router.call(&key, request, self.budget()).await?;
         Ok(())
+    }
+
+    /// How long the key still lives, or `None` if it has no value.
+    ///
+    /// # Errors
+    ///
+    /// Any [`Error`].
+    pub async fn ttl(&self, key: impl Into<Bytes>) -> Result<Option<RemainingTtl>, Error> {
+        let key = key.into();
+        let request = kvrpcpb::RawGetKeyTtlRequest { key: key.clone(), ..Default::default() };
+        let response = self.router.call(&key, request, self.budget()).await?;
+        let remaining = match response.ttl {
+            0 => RemainingTtl::Unlimited,
+            seconds => RemainingTtl::Seconds(seconds),
+        };
+        Ok((!response.not_found).then_some(remaining))
     }
 
     /// Deletes the key, whether or not it exists.
@@ -107,6 +147,23 @@ impl Client {
         expected: Option<Bytes>,
         value: Option<Bytes>,
     ) -> Result<CasOutcome, Error> {
+        self.compare_and_swap_with_ttl(key, expected, value, 0).await
+    }
+
+    /// As [`compare_and_swap`](Client::compare_and_swap); what it writes is gone after `ttl_s`
+    /// seconds, 0 for never.
+    ///
+    /// # Errors
+    ///
+    /// As [`compare_and_swap`](Client::compare_and_swap); [`Error::Rejected`] by stores that keep
+    /// no times to live.
+    pub async fn compare_and_swap_with_ttl(
+        &self,
+        key: impl Into<Bytes>,
+        expected: Option<Bytes>,
+        value: Option<Bytes>,
+        ttl_s: u64,
+    ) -> Result<CasOutcome, Error> {
         let key = key.into();
         let request = kvrpcpb::RawCasRequest {
             key: key.clone(),
@@ -114,6 +171,7 @@ impl Client {
             previous_value: expected.unwrap_or_default(),
             delete: value.is_none(),
             value: value.unwrap_or_default(),
+            ttl: ttl_s,
             ..Default::default()
         };
         // Sent twice, a swap that was carried out would find its own value and report that it

@@ -41,7 +41,7 @@ mod scan;
 mod status;
 mod store_links;
 
-pub use client::{CasOutcome, Client, LocatedRegion, Pair};
+pub use client::{CasOutcome, Client, LocatedRegion, Pair, RemainingTtl};
 pub use config::{Config, Transport};
 pub use error::Error;
 pub use operator::StoreOperator;

@@ -91,6 +91,8 @@ calls! {
     // The answers of these two have no field for a refusal.
     RawBatchGetRequest -> RawBatchGetResponse by raw_batch_get, Read, |_| String::new(), RawBatchGet;
     RawScanRequest -> RawScanResponse by raw_scan, Read, |_| String::new(), RawScan;
+    // Without an arm: `BatchCommands` has none.
+    RawGetKeyTtlRequest -> RawGetKeyTtlResponse by raw_get_key_ttl, Read, |r| std::mem::take(&mut r.error);
     RawPutRequest -> RawPutResponse by raw_put, Write, |r| std::mem::take(&mut r.error), RawPut;
     RawBatchPutRequest -> RawBatchPutResponse by raw_batch_put, Write, |r| std::mem::take(&mut r.error), RawBatchPut;
     RawDeleteRequest -> RawDeleteResponse by raw_delete, Write, |r| std::mem::take(&mut r.error), RawDelete;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fake::{Fault, World};
-use flotilla_client::{Client, Config, Error, Scan, StoreOperator, Transport};
+use flotilla_client::{Client, Config, Error, RemainingTtl, Scan, StoreOperator, Transport};
 use tokio::task::JoinSet;
 
 /// An address without a listener: below the ephemeral ports, and of a service that is no more.
@@ -271,6 +271,36 @@ async fn a_refusal_is_final() {
         assert!(!error.is_undetermined());
         assert_eq!(world.state().requests, 1);
     }
+}
+
+#[tokio::test]
+async fn times_to_live_are_sent_and_told() {
+    let world = World::new(&["m"]);
+    let client = connect(&world, config(Transport::Stream)).await;
+    assert_eq!(client.ttl("k").await.unwrap(), None);
+    client.put("k", "v").await.unwrap();
+    assert_eq!(client.ttl("k").await.unwrap(), Some(RemainingTtl::Unlimited));
+    client.put_with_ttl("k", "v", 60).await.unwrap();
+    assert_eq!(client.ttl("k").await.unwrap(), Some(RemainingTtl::Seconds(60)));
+    let swapped = client.compare_and_swap_with_ttl("z", None, Some("v".into()), 5).await.unwrap();
+    assert!(swapped.succeeded);
+    assert_eq!(client.ttl("z").await.unwrap(), Some(RemainingTtl::Seconds(5)));
+}
+
+/// The time of the caller ends before the deadline of the call.
+#[tokio::test]
+async fn no_call_goes_on_after_the_end_of_the_callers_time() {
+    let world = World::new(&[]);
+    let now = Instant::now();
+    let until = Some(now + Duration::from_millis(200));
+    let client = connect(&world, Config { until, ..config(Transport::Stream) }).await;
+    world.inject(vec![Fault::NoLeader; 1_000]);
+    let error = client.get("k").await.unwrap_err();
+    let Error::Deadline { waited_ms, reason, .. } = &error else { panic!("{error}") };
+    assert!(*waited_ms <= 200, "{error}");
+    assert!(reason.contains(" on store 1 at 127.0.0.1:"), "{error}");
+    let error = client.scan(Scan { limit: 1, ..Scan::default() }).await.unwrap_err();
+    assert!(matches!(error, Error::Deadline { waited_ms: 0..200, .. }), "{error}");
 }
 
 #[tokio::test]

@@ -45,6 +45,8 @@ pub(crate) struct State {
     /// By start key, each with the leader's store.
     pub(crate) regions: BTreeMap<Bytes, (metapb::Region, u64)>,
     pub(crate) rows: BTreeMap<Bytes, Bytes>,
+    /// Seconds, of the keys that were put or swapped with a time to live.
+    pub(crate) ttls: BTreeMap<Bytes, u64>,
     pub(crate) faults: VecDeque<Fault>,
     pub(crate) requests: u64,
     pub(crate) messages: u64,

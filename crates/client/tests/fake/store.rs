@@ -155,6 +155,7 @@ fn write(state: &mut State, command: Command, check: &Check<'_>, error: String) 
             let region_error = check(state, &r.context, &r.key, &r.key);
             if region_error.is_none() && error.is_empty() {
                 state.writes += 1;
+                state.ttls.insert(r.key.clone(), r.ttl);
                 state.rows.insert(r.key, r.value);
             }
             Reply::RawPut(kvrpcpb::RawPutResponse { region_error, error })

@@ -124,9 +124,17 @@ impl Tikv for Store {
 
     async fn raw_get_key_ttl(
         &self,
-        _: Request<kvrpcpb::RawGetKeyTtlRequest>,
+        r: Request<kvrpcpb::RawGetKeyTtlRequest>,
     ) -> Answer<kvrpcpb::RawGetKeyTtlResponse> {
-        Err(Status::unimplemented("not used by the client"))
+        let r = r.into_inner();
+        let mut state = self.state.lock().unwrap();
+        state.requests += 1;
+        let context = r.context.as_ref().expect("a context");
+        let region_error = self.check(&state, context, &r.key, &r.key, &None);
+        let ttl = state.ttls.get(&r.key).copied().unwrap_or_default();
+        let not_found = !state.rows.contains_key(&r.key);
+        let error = String::new();
+        Ok(Response::new(kvrpcpb::RawGetKeyTtlResponse { region_error, error, ttl, not_found }))
     }
 
     async fn raw_compare_and_swap(
@@ -149,6 +157,7 @@ impl Tikv for Store {
                 response.previous_value = previous.unwrap_or_default();
                 if response.succeed {
                     state.writes += 1;
+                    state.ttls.insert(r.key.clone(), r.ttl);
                     match r.delete {
                         true => drop(state.rows.remove(&r.key)),
                         false => drop(state.rows.insert(r.key, r.value)),
