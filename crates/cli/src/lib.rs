@@ -17,6 +17,7 @@ pub mod page_tool;
 pub mod playground;
 pub mod playground_command;
 mod reserved_port;
+mod screen_table;
 pub mod serve;
 mod signals;
 mod split_keys;

@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
 use flotilla_client::Observer;
 use flotilla_proto::peers::{self, StatsResponse};
 use serde_json::json;
+
+pub use crate::screen_table::{ScreenTable, TableCell, number, table};
 
 /// Where the cluster is.
 #[derive(Clone, Debug, clap::Args)]
@@ -160,24 +161,6 @@ impl Error {
             | Error::Output(_) => 1,
         }
     }
-}
-
-/// A line below the headings and nothing else: a table may have a thousand rows.
-const STYLE: TableStyle =
-    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
-
-/// An empty table with these headings.
-#[must_use]
-pub fn table(headings: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(STYLE).set_header(headings.iter().map(Cell::new));
-    table
-}
-
-/// A number's cell.
-#[must_use]
-pub fn number(number: impl ToString) -> Cell {
-    Cell::new(number).set_alignment(CellAlignment::Right)
 }
 
 /// Runs a tool to its end.

@@ -2,8 +2,7 @@
 
 use std::io::Write;
 
-use comfy_table::Cell;
-use flotilla_cli::tool::{Error, number, table};
+use flotilla_cli::tool::{Error, TableCell, number, table};
 use serde_json::{Value, json};
 
 /// A bound of a figure.
@@ -97,8 +96,8 @@ impl ScenarioReport {
                 Some(false) => "missed",
             };
             let asked = figure.limit.map_or(String::new(), FigureLimit::words);
-            let cells = [number(shown(figure.value)), number(asked), Cell::new(verdict)];
-            table.add_row([Cell::new(&figure.words)].into_iter().chain(cells));
+            let cells = [number(shown(figure.value)), number(asked), TableCell::new(verdict)];
+            table.add_row([TableCell::new(&figure.words)].into_iter().chain(cells));
         }
         Ok(writeln!(out, "{table}")?)
     }

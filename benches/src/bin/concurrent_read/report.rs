@@ -2,9 +2,8 @@
 
 use std::io::Write;
 
-use comfy_table::{Cell, Table};
 use flotilla_cli::bench::millis;
-use flotilla_cli::tool::{Error, number, table};
+use flotilla_cli::tool::{Error, ScreenTable, TableCell, number, table};
 use serde_json::{Value, json};
 
 use super::args::Args;
@@ -98,7 +97,7 @@ impl Report<'_> {
         )
     }
 
-    fn table(&self) -> Table {
+    fn table(&self) -> ScreenTable {
         let mut table = table(&[
             "request",
             "run",
@@ -115,14 +114,14 @@ impl Report<'_> {
             for (place, run) in self.runs.iter().enumerate() {
                 let tallies = [kind(&run.without), kind(&run.with)];
                 let [without, with] = tallies.map(|tally| tally.and_then(Figures::of));
-                let mut row = vec![Cell::new(&name), number(place + 1)];
+                let mut row = vec![TableCell::new(&name), number(place + 1)];
                 row.extend(cells(without, with));
                 let failed = tallies.into_iter().flatten().map(|tally| tally.failed);
                 row.push(number(failed.sum::<u64>()));
                 table.add_row(row);
             }
             let (without, with) = self.medians(kind);
-            let mut row = vec![Cell::new(&name), Cell::new("median")];
+            let mut row = vec![TableCell::new(&name), TableCell::new("median")];
             row.extend(cells(without, with));
             table.add_row(row);
         }
@@ -185,9 +184,9 @@ fn half_to_json(half: &Half) -> Value {
 }
 
 /// Without, with and the ratio, of both percentiles; empty without figures.
-fn cells(without: Option<Figures>, with: Option<Figures>) -> [Cell; 6] {
+fn cells(without: Option<Figures>, with: Option<Figures>) -> [TableCell; 6] {
     let ratio = with.zip(without).map(|(with, without)| with.ratio(without));
-    let time = |nanos: Option<f64>| nanos.map_or_else(|| Cell::new(""), millis);
+    let time = |nanos: Option<f64>| nanos.map_or_else(|| TableCell::new(""), millis);
     let times = |ratio: Option<f64>| number(ratio.map_or(String::new(), |r| format!("{r:.2}")));
     [
         time(without.map(|figures| figures.p50)),

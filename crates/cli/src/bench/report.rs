@@ -2,7 +2,6 @@
 
 use std::io::Write;
 
-use comfy_table::{Cell, Table};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
@@ -10,7 +9,7 @@ use super::args::{LoadArgs, Workload};
 use super::counts::StoreCounts;
 use super::load::LoadOutcome;
 use super::windows::Window;
-use crate::tool::{Error, number, table};
+use crate::tool::{Error, ScreenTable, TableCell, number, table};
 
 /// The percentiles of the latency that are shown.
 const PERCENTILES: [f64; 7] = [50.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
@@ -86,17 +85,17 @@ impl LoadReport<'_> {
         )
     }
 
-    fn percentiles(&self) -> Table {
+    fn percentiles(&self) -> ScreenTable {
         let mut table =
             table(&["", "mean", "50 %", "90 %", "95 %", "99 %", "99.9 %", "99.99 %", "max"]);
         let latencies = &self.outcome.latencies;
-        let mut row = vec![Cell::new("latency, ms"), millis(latencies.mean())];
+        let mut row = vec![TableCell::new("latency, ms"), millis(latencies.mean())];
         row.extend(PERCENTILES.map(|p| millis(latencies.value_at_percentile(p) as f64)));
         table.add_row(row);
         table
     }
 
-    fn windows(&self) -> Table {
+    fn windows(&self) -> ScreenTable {
         let names = ["window", "answers", "failed", "50 %", "99 %", "99.9 %", "max", "gap, ms"];
         let mut table = table(&names);
         for (place, window) in self.outcome.windows.iter().enumerate() {
@@ -111,7 +110,7 @@ impl LoadReport<'_> {
     }
 
     /// The work of the stores for it, all of them together.
-    fn work(&self, counts: StoreCounts) -> Table {
+    fn work(&self, counts: StoreCounts) -> ScreenTable {
         let mut table = table(&["all stores", "count", "for each put", "and store"]);
         for (name, _, count) in counts.rows() {
             let share = |of: u64| match of {
@@ -121,7 +120,7 @@ impl LoadReport<'_> {
             let (puts, stores) = (self.outcome.puts, counts.stores);
             let shares = [share(puts), share(puts * stores)];
             table.add_row(
-                [vec![Cell::new(name), number(count)], shares.map(number).into()].concat(),
+                [vec![TableCell::new(name), number(count)], shares.map(number).into()].concat(),
             );
         }
         table
@@ -189,6 +188,6 @@ fn window_to_json(window: &Window) -> Value {
 
 /// A cell that shows nanoseconds as milliseconds.
 #[must_use]
-pub fn millis(nanos: f64) -> Cell {
+pub fn millis(nanos: f64) -> TableCell {
     number(format!("{:.3}", nanos / 1e6))
 }

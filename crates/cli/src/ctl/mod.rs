@@ -106,7 +106,8 @@ pub fn run(args: &CtlArgs) -> ExitCode {
 }
 
 async fn answer(args: &CtlArgs) -> Result<(), Error> {
-    let format = ByteFormat { is_hex: args.hex, is_json: args.target.json };
+    let (is_hex, is_json) = (args.hex, args.target.json);
+    let format = ByteFormat { is_hex, is_json, screen_width: text::screen_width() };
     let out = &mut std::io::stdout().lock();
     let client = || Client::connect(&args.target.endpoints, args.target.config());
     match &args.command {

@@ -3,7 +3,6 @@
 use std::io::Write;
 
 use bytes::Bytes;
-use comfy_table::Cell;
 use flotilla_client::Client;
 use flotilla_proto::metapb;
 use flotilla_proto::peers::{RegionStatus, Space};
@@ -13,7 +12,7 @@ use super::replicas::{self, ReplicaChange};
 use super::text::{ByteFormat, escape, hex};
 use super::{transfer, views};
 use crate::split_keys;
-use crate::tool::{ClusterTarget, Error, number, table};
+use crate::tool::{ClusterTarget, Error, TableCell, number, table};
 
 #[derive(Clone, Debug, clap::Subcommand)]
 pub(crate) enum RegionCommand {
@@ -214,12 +213,12 @@ fn parts(
         let epoch = region.region_epoch.unwrap_or_default();
         table.add_row(vec![
             number(region.id),
-            Cell::new(views::bound(&region.start_key, format)),
-            Cell::new(views::bound(&region.end_key, format)),
-            Cell::new(format!("{}.{}", epoch.version, epoch.conf_ver)),
+            TableCell::new(views::bound(&region.start_key, format)),
+            TableCell::new(views::bound(&region.end_key, format)),
+            TableCell::new(format!("{}.{}", epoch.version, epoch.conf_ver)),
         ]);
     }
-    Ok(writeln!(out, "{table}")?)
+    Ok(writeln!(out, "{}", table.fitted(format.screen_width))?)
 }
 
 fn part_to_json(region: &metapb::Region) -> Value {
@@ -269,7 +268,7 @@ mod tests {
         let mut out = vec![];
         parts(
             std::slice::from_ref(&region),
-            ByteFormat { is_hex: false, is_json: false },
+            ByteFormat { is_hex: false, is_json: false, screen_width: None },
             &mut out,
         )
         .unwrap();

@@ -336,7 +336,13 @@ mod tests {
         let region = region(&[(1, metapb::PeerRole::Voter), (2, metapb::PeerRole::Learner)]);
         let said = |is_json| {
             let mut out = vec![];
-            done(&stores, &region, ByteFormat { is_hex: false, is_json }, &mut out).unwrap();
+            done(
+                &stores,
+                &region,
+                ByteFormat { is_hex: false, is_json, screen_width: None },
+                &mut out,
+            )
+            .unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(said(false), "region 2 is on s1 s2 (learner)\n");
@@ -351,7 +357,8 @@ mod tests {
             RepairStatusResponse { is_paused: true, replicas: 3, under_way, ..Default::default() };
         let said = |is_json| {
             let mut out = vec![];
-            show(&status, ByteFormat { is_hex: false, is_json }, &mut out).unwrap();
+            show(&status, ByteFormat { is_hex: false, is_json, screen_width: None }, &mut out)
+                .unwrap();
             String::from_utf8(out).unwrap()
         };
         assert!(said(false).starts_with("repair is paused; regions should have 3 replicas"));

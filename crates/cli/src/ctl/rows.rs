@@ -6,7 +6,7 @@ use flotilla_client::{Client, Pair, Scan};
 use serde_json::{Value, json};
 
 use super::text::{ByteFormat, escape, hex};
-use crate::tool::{Error, table};
+use crate::tool::{Error, TableCell, table};
 
 /// The arguments of `flotilla ctl scan`.
 #[derive(Clone, Debug, clap::Args)]
@@ -48,13 +48,11 @@ pub(crate) async fn scan(
     }
     let mut table = if args.keys_only { table(&["key"]) } else { table(&["key", "value"]) };
     for (key, value) in &rows {
-        let mut cells = vec![format.show(key)];
-        if !args.keys_only {
-            cells.push(format.show(value));
-        }
-        table.add_row(cells);
+        let value = (!args.keys_only).then_some(value);
+        let shown = [Some(key), value].into_iter().flatten().map(|bytes| format.show(bytes));
+        table.add_row(shown.map(TableCell::new));
     }
-    writeln!(out, "{table}")?;
+    writeln!(out, "{}", table.fitted(format.screen_width))?;
     let count = rows.len();
     let more = if count == limit { ", and perhaps more: see --limit" } else { "" };
     Ok(writeln!(out, "\nrows: {count}{more}")?)
@@ -121,7 +119,7 @@ mod tests {
     #[test]
     fn a_value_is_printed_as_it_is_and_as_json_in_two_forms() {
         let mut out = Vec::new();
-        let format = |is_hex, is_json| ByteFormat { is_hex, is_json };
+        let format = |is_hex, is_json| ByteFormat { is_hex, is_json, screen_width: None };
         value(b"k", b"\xff\n", format(false, false), &mut out).unwrap();
         assert_eq!(out, b"\xff\n\n");
         out.clear();

@@ -307,7 +307,8 @@ mod tests {
         assert!(silent(at, StoreState::StoreDraining).words().starts_with("draining, no answer ("));
         let said = |seen: &SeenStore<'_>, change, is_json| {
             let mut out = vec![];
-            seen.done(change, ByteFormat { is_hex: false, is_json }, &mut out).unwrap();
+            seen.done(change, ByteFormat { is_hex: false, is_json, screen_width: None }, &mut out)
+                .unwrap();
             String::from_utf8(out).unwrap()
         };
         let drained = seen(at, StoreState::StoreDraining, 0);

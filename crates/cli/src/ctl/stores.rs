@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 
-use comfy_table::Cell;
 use flotilla_client::Observer;
 use flotilla_identity::StoreUuid;
 use flotilla_proto::metapb::PeerRole;
@@ -15,7 +14,7 @@ use super::text::ByteFormat;
 use super::transfer::store_id;
 use super::views::{StoreAnswer, ask_all};
 use crate::diagnosis::reason;
-use crate::tool::{ClusterTarget, Error, is_gone, metric, number, table};
+use crate::tool::{ClusterTarget, Error, TableCell, is_gone, metric, number, table};
 
 /// Digits of a directory's number in a table: as many as tell a few of them apart.
 const UUID_DIGITS_SHOWN: usize = 8;
@@ -88,7 +87,7 @@ pub(super) async fn run(
         rows.sort_by_key(|row| row["id"].as_u64());
         return Ok(writeln!(out, "{:#}", Value::Array(rows))?);
     }
-    write_table(&seen, &gone, out)?;
+    write_table(&seen, &gone, format.screen_width, out)?;
     if let Some(words) = holders.and_then(|holders| holders.warning(&seen)) {
         writeln!(out, "{words}")?;
     }
@@ -98,6 +97,7 @@ pub(super) async fn run(
 fn write_table(
     seen: &[StoreAnswer<StoreView>],
     gone: &[KnownStore],
+    screen_width: Option<usize>,
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let mut headings = HEADINGS.to_vec();
@@ -110,10 +110,11 @@ fn write_table(
     let mut rows = vec![];
     for store in all() {
         let place = store.store.clone().unwrap_or_default();
-        let mut row = vec![number(place.id), Cell::new(&store.name), Cell::new(&place.address)];
-        row.push(Cell::new(uuid(store).chars().take(UUID_DIGITS_SHOWN).collect::<String>()));
+        let mut row =
+            vec![number(place.id), TableCell::new(&store.name), TableCell::new(&place.address)];
+        row.push(TableCell::new(uuid(store).chars().take(UUID_DIGITS_SHOWN).collect::<String>()));
         if has_labels {
-            row.push(Cell::new(labels(store)));
+            row.push(TableCell::new(labels(store)));
         }
         rows.push((place.id, row));
     }
@@ -127,26 +128,26 @@ fn write_table(
             Ok(StoreView { stats, .. }) => {
                 let count = |group, name| metric(stats, group, name).unwrap_or_default();
                 let mebibytes = |name| number(format!("{} MiB", count("pages", name) >> 20));
-                row.push(Cell::new(format!("{standing}{}", StoreHealth::of(stats).words())));
+                row.push(TableCell::new(format!("{standing}{}", StoreHealth::of(stats).words())));
                 row.extend([stats.replicas, stats.leaders].map(number));
                 row.push(number(count("requests", "writes_acknowledged")));
                 row.push(number(count("log", "syncs")));
                 row.extend(["file_bytes", "free_bytes"].map(mebibytes));
-                row.push(Cell::new(format!("{} s", stats.uptime_ms / 1000)));
+                row.push(TableCell::new(format!("{} s", stats.uptime_ms / 1000)));
             }
             Err(error) => {
                 let absence = absence(error);
-                row.push(Cell::new(format!("{standing}{absence} ({})", reason(error))));
+                row.push(TableCell::new(format!("{standing}{absence} ({})", reason(error))));
             }
         }
     }
     for (store, (_, row)) in gone.iter().zip(&mut rows[seen.len()..]) {
-        row.push(Cell::new(state_word(store.state())));
+        row.push(TableCell::new(state_word(store.state())));
     }
     rows.sort_by_key(|(id, _)| *id);
     let mut table = table(&headings);
     rows.into_iter().for_each(|(_, row)| _ = table.add_row(row));
-    Ok(writeln!(out, "{table}")?)
+    Ok(writeln!(out, "{}", table.fitted(screen_width))?)
 }
 
 impl RegistryHolders {
@@ -346,7 +347,7 @@ mod tests {
     fn a_store_that_is_gone_is_listed_and_not_asked() {
         let mut out = vec![];
         let lost = [store(2, StoreState::StoreLost)];
-        write_table(&answers(&[1, 3]), &lost, &mut out).unwrap();
+        write_table(&answers(&[1, 3]), &lost, None, &mut out).unwrap();
         let table = String::from_utf8(out).unwrap();
         let states: Vec<_> = table.lines().filter(|line| line.contains(" s")).collect();
         let lost_row = states.iter().find(|line| line.contains("s2")).unwrap();
@@ -355,7 +356,7 @@ mod tests {
         assert_eq!((&row["state"], &row["registry_state"]), (&json!("lost"), &json!("lost")));
         assert_eq!((&row["up"], &row["holds_registry"]), (&json!(false), &json!(false)));
         let mut out = vec![];
-        write_table(&answers(&[1, 2]), &[], &mut out).unwrap();
+        write_table(&answers(&[1, 2]), &[], None, &mut out).unwrap();
         assert!(String::from_utf8(out).unwrap().contains("leaving, up"));
         let [_, leaving] = &answers(&[1, 2])[..] else { panic!() };
         let holders = RegistryHolders { version: 1, stores: [2].into() };

@@ -1,6 +1,7 @@
 //! Keys and values on a command line and on a screen.
 
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 
 use bytes::Bytes;
 
@@ -11,6 +12,21 @@ use crate::tool::Error;
 pub(crate) struct ByteFormat {
     pub(crate) is_hex: bool,
     pub(crate) is_json: bool,
+    /// Columns of the terminal that shows tables, if one does.
+    pub(crate) screen_width: Option<usize>,
+}
+
+/// Columns of a terminal that does not tell them.
+const SCREEN_WIDTH_USUAL: usize = 80;
+
+/// The columns of the terminal that standard output is; `None` if it is none.
+pub(crate) fn screen_width() -> Option<usize> {
+    let stdout = std::io::stdout();
+    let told = || rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| usize::from(size.ws_col));
+    stdout.is_terminal().then(|| match told() {
+        0 => SCREEN_WIDTH_USUAL,
+        columns => columns,
+    })
 }
 
 impl ByteFormat {
@@ -83,7 +99,7 @@ mod tests {
 
     #[test]
     fn hexadecimal_digits_become_bytes_and_back() {
-        let format = ByteFormat { is_hex: true, is_json: false };
+        let format = ByteFormat { is_hex: true, is_json: false, screen_width: None };
         assert_eq!(format.parse("").unwrap(), "");
         assert_eq!(format.parse("00fFa0").unwrap(), [0, 255, 160].as_slice());
         assert_eq!(format.show(&[0, 255, 160]), "00ffa0");
@@ -94,7 +110,7 @@ mod tests {
 
     #[test]
     fn what_would_spoil_the_screen_is_escaped() {
-        let format = ByteFormat { is_hex: false, is_json: false };
+        let format = ByteFormat { is_hex: false, is_json: false, screen_width: None };
         assert_eq!(format.show("naïve \\ key".as_bytes()), "naïve \\\\ key");
         assert_eq!(format.show(b"a\x1b[2J\n\xff"), "a\\x1b[2J\\x0a\\xff");
         assert_eq!(format.show("\u{9b}".as_bytes()), "\\xc2\\x9b");

@@ -139,7 +139,7 @@ mod tests {
         let leader = metapb::Peer { id: 203, store_id: 3, ..Default::default() };
         let said = |is_json| {
             let mut out = vec![];
-            let format = ByteFormat { is_hex: false, is_json };
+            let format = ByteFormat { is_hex: false, is_json, screen_width: None };
             done(&stores(), 2, &leader, format, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };

@@ -9,7 +9,6 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use comfy_table::Cell;
 use flotilla_client::Client;
 use flotilla_proto::metapb;
 use flotilla_proto::peers::{KnownStore, RegionRepair, RegionStatus, Role, Space};
@@ -19,7 +18,7 @@ use tokio::task::JoinSet;
 use super::placement;
 use super::text::{ByteFormat, escape, hex};
 use crate::diagnosis::reason;
-use crate::tool::{ClusterTarget, Error, number, table};
+use crate::tool::{ClusterTarget, Error, TableCell, number, table};
 
 /// How long the leader of placement is waited for where the rest of a view does not need it.
 const PLACEMENT_PATIENCE: Duration = Duration::from_secs(2);
@@ -140,11 +139,11 @@ pub(crate) fn write_regions<'a>(
     for region in regions {
         let Some(mut row) = region.to_row(format) else { continue };
         if has_work {
-            row.push(Cell::new(region.work.as_deref().unwrap_or_default()));
+            row.push(TableCell::new(region.work.as_deref().unwrap_or_default()));
         }
         table.add_row(row);
     }
-    Ok(writeln!(out, "{table}")?)
+    Ok(writeln!(out, "{}", table.fitted(format.screen_width))?)
 }
 
 /// The answers of the stores about one region.
@@ -174,7 +173,7 @@ impl RegionSummary {
         (applied.clone().min().unwrap_or(0), applied.max().unwrap_or(0))
     }
 
-    fn to_row(&self, format: ByteFormat) -> Option<Vec<Cell>> {
+    fn to_row(&self, format: ByteFormat) -> Option<Vec<TableCell>> {
         let best = self.best()?;
         let region = best.region.as_ref()?;
         let epoch = region.region_epoch.unwrap_or_default();
@@ -188,16 +187,16 @@ impl RegionSummary {
         };
         Some(vec![
             number(region.id),
-            Cell::new(space(best)),
-            Cell::new(bound(&region.start_key, format)),
-            Cell::new(bound(&region.end_key, format)),
-            Cell::new(format!("{}.{}", epoch.version, epoch.conf_ver)),
-            Cell::new(stores.join(" ")),
-            Cell::new(leader),
+            TableCell::new(space(best)),
+            TableCell::new(bound(&region.start_key, format)),
+            TableCell::new(bound(&region.end_key, format)),
+            TableCell::new(format!("{}.{}", epoch.version, epoch.conf_ver)),
+            TableCell::new(stores.join(" ")),
+            TableCell::new(leader),
             number(best.term),
             number(best.committed),
-            Cell::new(applied),
-            Cell::new(format!("{}..{}", best.log_first, best.log_last)),
+            TableCell::new(applied),
+            TableCell::new(format!("{}..{}", best.log_first, best.log_last)),
             number(best.bytes.map_or_else(|| "?".to_owned(), size_words)),
         ])
     }
@@ -377,7 +376,7 @@ mod tests {
         (leader.1.bytes, leader.1.keys) = (Some(20 << 20), Some(7));
         let replicas = vec![leader, replica(2, 6, Role::Follower, 95)];
         let mut region = RegionSummary { replicas, ..Default::default() };
-        let format = ByteFormat { is_hex: false, is_json: false };
+        let format = ByteFormat { is_hex: false, is_json: false, screen_width: None };
         let said = |region: &RegionSummary| {
             let mut out = vec![];
             write_regions([region].into_iter(), format, &mut out).unwrap();

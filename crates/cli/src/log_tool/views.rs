@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::ops::Range;
 
-use comfy_table::Cell;
 use flotilla_raftlog::{
     Exported, LogCheckpoint, LogEngine, SalvageReport, SalvagedGroup, SegmentState, VerifyProblem,
     VerifyReport,
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::access::refused;
 use crate::offline::verdict;
-use crate::tool::{Error, number, table};
+use crate::tool::{Error, TableCell, number, table};
 
 /// Keys of a group that a table names.
 const KEYS_SHOWN: usize = 4;
@@ -47,7 +46,7 @@ pub(super) fn info(log: &LogEngine, is_json: bool, out: &mut impl Write) -> Resu
             number(segment.number),
             number(segment.bytes),
             number(segment.live_bytes),
-            Cell::new(state(segment.state)),
+            TableCell::new(state(segment.state)),
         ]);
     }
     writeln!(out, "{rows}\n")?;
@@ -65,9 +64,9 @@ pub(super) fn info(log: &LogEngine, is_json: bool, out: &mut impl Write) -> Resu
             number(id),
             number(group.first_index()),
             number(last),
-            group.term(last).map_or_else(|_| Cell::new(""), number),
+            group.term(last).map_or_else(|_| TableCell::new(""), number),
             number(group.size()),
-            Cell::new(names.join(", ")),
+            TableCell::new(names.join(", ")),
         ]);
     }
     writeln!(out, "{rows}\n")?;
@@ -174,10 +173,10 @@ pub(super) fn salvaged(
             };
             rows.add_row([
                 number(group.group),
-                Cell::new(range(&group.kept)),
-                Cell::new(ranges(&group.lost)),
-                Cell::new(ranges(&group.left_behind)),
-                Cell::new(remark),
+                TableCell::new(range(&group.kept)),
+                TableCell::new(ranges(&group.lost)),
+                TableCell::new(ranges(&group.left_behind)),
+                TableCell::new(remark),
             ]);
         }
         writeln!(out, "{rows}\n")?;
@@ -223,9 +222,9 @@ fn problems(problems: &[VerifyProblem], left_out: u64, out: &mut impl Write) -> 
         rows.add_row([
             number(problem.segment),
             number(problem.offset),
-            problem.group.map_or_else(|| Cell::new(""), number),
-            Cell::new(problem.entries.as_ref().map(range).unwrap_or_default()),
-            Cell::new(problem.what),
+            problem.group.map_or_else(|| TableCell::new(""), number),
+            TableCell::new(problem.entries.as_ref().map(range).unwrap_or_default()),
+            TableCell::new(problem.what),
         ]);
     }
     writeln!(out, "{rows}")?;

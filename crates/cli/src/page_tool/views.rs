@@ -2,7 +2,6 @@
 
 use std::io::Write;
 
-use comfy_table::Cell;
 use flotilla_pagestore::tools::{
     BackupReport, CompactReport, FileCheckReport, FileInfo, FileProblem, LostKeys, RepairReport,
     RestoreReport, SpaceMap,
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 use super::draw;
 use crate::ctl::{escape, hex};
 use crate::offline::verdict;
-use crate::tool::{Error, number, table};
+use crate::tool::{Error, TableCell, number, table};
 
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
@@ -29,19 +28,19 @@ pub(super) fn info(info: &FileInfo, is_json: bool, out: &mut impl Write) -> Resu
             number(meta.checkpoint),
             number(meta.txid),
             number(meta.whole_copies),
-            Cell::new(escape(&meta.commit_metadata)),
-            Cell::new(if meta.is_newest { "counts" } else { "" }),
+            TableCell::new(escape(&meta.commit_metadata)),
+            TableCell::new(if meta.is_newest { "counts" } else { "" }),
         ]);
     }
     writeln!(out, "{rows}\n")?;
     let mut rows = table(&["tree", "keys", "bytes", "page units", "depth", "root"]);
     for tree in &info.trees {
         rows.add_row([
-            Cell::new(escape(tree.name.as_bytes())),
+            TableCell::new(escape(tree.name.as_bytes())),
             number(tree.keys),
             number(tree.bytes),
             number(tree.page_units),
-            tree.depth.map_or_else(|| Cell::new("?"), number),
+            tree.depth.map_or_else(|| TableCell::new("?"), number),
             number(tree.root),
         ]);
     }
@@ -170,8 +169,8 @@ pub(super) fn map(map: &SpaceMap, is_json: bool, out: &mut impl Write) -> Result
         let mut rows = table(&["", "what", "pages", "bytes", "runs"]);
         for (owner, letter, units, runs) in draw::owners(map) {
             rows.add_row([
-                Cell::new(letter),
-                Cell::new(escape(draw::name(map, owner).as_bytes())),
+                TableCell::new(letter),
+                TableCell::new(escape(draw::name(map, owner).as_bytes())),
                 number(units),
                 number(units * PAGE_BYTES),
                 number(runs),
@@ -274,12 +273,13 @@ pub(super) fn problems(
     let mut rows = table(&["page", "of", "what", "lost keys", "from", "up to"]);
     for problem in problems {
         let lost = problem.lost.as_ref();
-        let key = |key: Option<&Vec<u8>>| Cell::new(key.map(|key| escape(key)).unwrap_or_default());
+        let key =
+            |key: Option<&Vec<u8>>| TableCell::new(key.map(|key| escape(key)).unwrap_or_default());
         rows.add_row([
             number(problem.page),
-            Cell::new(escape(problem.part.to_string().as_bytes())),
-            Cell::new(problem.what),
-            lost.map_or_else(|| Cell::new(""), |lost| number(lost.count)),
+            TableCell::new(escape(problem.part.to_string().as_bytes())),
+            TableCell::new(problem.what),
+            lost.map_or_else(|| TableCell::new(""), |lost| number(lost.count)),
             key(lost.and_then(|lost| lost.start.as_ref())),
             key(lost.and_then(|lost| lost.end.as_ref())),
         ]);
