@@ -24,6 +24,11 @@ enum Command {
     /// Runs a small cluster on this machine
     Playground(PlaygroundArgs),
     /// Asks a running cluster, or writes to it
+    ///
+    /// A key is given as it is printed: `\\` stands for a backslash and `\xNN` for a byte. A value
+    /// is taken and printed as it is, but in tables and in JSON, where it looks as keys do. With
+    /// --hex both are hexadecimal digits. Exit codes: 0 done, 1 refused or failed, 2 a wrong
+    /// argument, 3 no such key or region, 4 `cas` found another value.
     Ctl(ctl::CtlArgs),
     /// Puts a load on a running cluster and measures
     Bench(bench::BenchArgs),

@@ -108,6 +108,9 @@ pub enum Error {
     /// An argument makes no sense.
     #[error("{0}")]
     Argument(String),
+    /// A compare-and-swap found another value, or none; its message says which.
+    #[error("{0}")]
+    Mismatch(String),
     /// The key, region, file or group does not exist.
     #[error("{0}")]
     Absent(String),
@@ -145,11 +148,13 @@ impl From<flotilla_client::Error> for Error {
 }
 
 impl Error {
-    /// 1: it failed; 2: the arguments are wrong, as from the parser; 3: there is no such thing.
+    /// 1: it failed; 2: the arguments are wrong, as from the parser; 3: there is no such thing; 4:
+    /// there is another value than was expected.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Error::Argument(_) => 2,
             Error::Absent(_) => 3,
+            Error::Mismatch(_) => 4,
             Error::Silent(_)
             | Error::NotServing(_)
             | Error::NoQuorum(_)

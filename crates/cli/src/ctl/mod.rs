@@ -1,5 +1,6 @@
 //! `flotilla ctl`: a cluster's rows, regions and stores, one question at a time.
 
+mod input;
 mod placement;
 mod region;
 mod replicas;
@@ -9,7 +10,9 @@ mod stores;
 mod text;
 mod transfer;
 mod views;
+mod writes;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use flotilla_client::Client;
@@ -24,7 +27,7 @@ pub(crate) use text::{escape, hex};
 pub struct CtlArgs {
     #[command(flatten)]
     target: ClusterTarget,
-    /// Keys and values are hexadecimal digits, given and printed
+    /// Keys and values are hexadecimal digits, in arguments and in output
     #[arg(long, global = true)]
     hex: bool,
     #[command(subcommand)]
@@ -33,23 +36,33 @@ pub struct CtlArgs {
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum CtlCommand {
-    /// Writes a value
-    Put {
-        /// Where
-        key: String,
-        /// What
-        value: String,
-    },
-    /// Prints a key's value; exit code 3 if there is none
-    Get {
+    /// Writes a value: `flotilla ctl put ship Vasa`, `flotilla ctl put ship --file vasa.png`
+    ///
+    /// All bytes of a file or of standard input are the value, the last line's end too. Its limit
+    /// is the cluster's `raft.entry_bytes_max`.
+    Put(writes::PutArgs),
+    /// Prints a key's value and a line's end; exit code 3 if there is none
+    Get(rows::GetArgs),
+    /// Prints how long a key still lives, `none` if there is no limit; exit code 3 if it is absent
+    Ttl {
         /// Which
         key: String,
     },
+    /// Writes or deletes if the key has a value: `flotilla ctl cas ship Kronan --expect Vasa`
+    ///
+    /// Or if it has none: `flotilla ctl cas ship Vasa --absent`. Exit code 4 if it has another one.
+    /// Is never sent twice: after a lost answer it says that the write may have happened.
+    Cas(writes::CasArgs),
     /// Deletes a key, whether or not it exists
     Delete {
         /// Which
         key: String,
     },
+    /// Deletes the keys of a range, in all its regions: `flotilla ctl delete-range a c`
+    ///
+    /// START is in it and END is not. Region after region is deleted, so a failure may leave a
+    /// part. An empty END is refused, and so is an empty START without END.
+    DeleteRange(writes::DeleteRangeArgs),
     /// Prints the rows of a range
     Scan(rows::ScanArgs),
     /// Lists the regions: ranges, replicas with their roles, leaders, logs, sizes, work under way
@@ -110,7 +123,7 @@ async fn answer(args: &CtlArgs) -> Result<(), Error> {
     let format = ByteFormat { is_hex, is_json, screen_width: text::screen_width() };
     let out = &mut std::io::stdout().lock();
     let client = || Client::connect(&args.target.endpoints, args.target.config());
-    match &args.command {
+    let answered = match &args.command {
         CtlCommand::Regions => views::regions(&args.target, format, out).await,
         CtlCommand::Region(command) => region::run(&args.target, command, format, out).await,
         CtlCommand::Repair(command) => replicas::repair(&args.target, command, format, out).await,
@@ -119,24 +132,27 @@ async fn answer(args: &CtlArgs) -> Result<(), Error> {
         }
         CtlCommand::Stores => stores::run(&args.target, format, out).await,
         CtlCommand::Store(command) => store::run(&args.target, command, format, out).await,
-        CtlCommand::Put { key, value } => {
-            client().await?.put(format.parse(key)?, format.parse(value)?).await?;
-            rows::done(format, out)
+        CtlCommand::Put(put) => writes::put(&args.target, put, format, out).await,
+        CtlCommand::Get(get) => rows::get(&client().await?, get, format, out).await,
+        CtlCommand::Ttl { key } => {
+            let key = format.key(key)?;
+            rows::ttl(&client().await?, &key, format, out).await
         }
-        CtlCommand::Get { key } => {
-            let (client, key) = (client().await?, format.parse(key)?);
-            match client.get(key.clone()).await? {
-                Some(value) => rows::value(&key, &value, format, out),
-                None => Err(Error::Absent(format!("{} has no value", format.quote(&key)))),
-            }
-        }
+        CtlCommand::Cas(cas) => writes::cas(&args.target, cas, format, out).await,
         CtlCommand::Delete { key } => {
-            client().await?.delete(format.parse(key)?).await?;
+            let key = format.key(key)?;
+            client().await?.delete(key).await?;
             rows::done(format, out)
+        }
+        CtlCommand::DeleteRange(range) => {
+            writes::delete_range(&args.target, range, format, out).await
         }
         CtlCommand::Scan(scan) => rows::scan(&client().await?, scan, format, out).await,
         CtlCommand::LeaderOf { key } => {
-            views::leader_of(&client().await?, &format.parse(key)?, format, out).await
+            let key = format.key(key)?;
+            views::leader_of(&client().await?, &key, format, out).await
         }
-    }
+    };
+    // A value need not end in a line's end, with which standard output is flushed.
+    answered.and_then(|()| Ok(out.flush()?))
 }

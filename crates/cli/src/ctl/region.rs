@@ -107,7 +107,7 @@ pub(crate) async fn run(
 ) -> Result<(), Error> {
     match command {
         RegionCommand::Show { id, key } => {
-            let key = key.as_ref().map(|key| format.parse(key)).transpose()?;
+            let key = key.as_ref().map(|key| format.key(key)).transpose()?;
             let wanted = |region: &RegionStatus| match (id, &key) {
                 (Some(id), _) => region.region.as_ref().is_some_and(|region| region.id == *id),
                 (None, key) => key.as_ref().is_some_and(|key| holds(region, key)),
@@ -119,7 +119,7 @@ pub(crate) async fn run(
             show(target, wanted, absent, format, out).await
         }
         RegionCommand::Split { id, keys } => {
-            let keys = keys.iter().map(|key| format.parse(key)).collect::<Result<Vec<_>, _>>()?;
+            let keys = keys.iter().map(|key| format.key(key)).collect::<Result<Vec<_>, _>>()?;
             let client = Client::connect(&target.endpoints, target.config()).await?;
             let made = match id {
                 Some(id) => client.split_region(*id, keys).await?,

@@ -1,10 +1,13 @@
-//! Rows: a value, a scan.
+//! Rows: a value, how long it lives, a scan.
 
 use std::io::Write;
+use std::path::PathBuf;
 
-use flotilla_client::{Client, Pair, Scan};
+use bytes::Bytes;
+use flotilla_client::{Client, Pair, RemainingTtl, Scan};
 use serde_json::{Value, json};
 
+use super::input::is_standard;
 use super::text::{ByteFormat, escape, hex};
 use crate::tool::{Error, TableCell, table};
 
@@ -37,8 +40,8 @@ pub(crate) async fn scan(
     format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
-    let start = format.parse(&args.start)?;
-    let end = if args.prefix { after_prefix(&start).into() } else { format.parse(&args.end)? };
+    let start = format.key(&args.start)?;
+    let end = if args.prefix { after_prefix(&start).into() } else { format.key(&args.end)? };
     let limit = args.limit;
     let scan = Scan { start, end, limit, reverse: args.reverse, key_only: args.keys_only };
     let rows = client.scan(scan).await?;
@@ -58,13 +61,62 @@ pub(crate) async fn scan(
     Ok(writeln!(out, "\nrows: {count}{more}")?)
 }
 
-/// The value's own bytes and a line's end; a script may want them as they are.
-pub(crate) fn value(
-    key: &[u8],
-    value: &[u8],
+/// The arguments of `flotilla ctl get`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct GetArgs {
+    /// Which
+    key: String,
+    /// Write the value's bytes to a file, and nothing else; `-` is standard output
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+}
+
+pub(crate) async fn get(
+    client: &Client,
+    args: &GetArgs,
     format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
+    let key = format.key(&args.key)?;
+    let Some(found) = client.get(key.clone()).await? else {
+        return Err(no_value(&key, format));
+    };
+    match &args.file {
+        Some(path) if is_standard(path) => Ok(out.write_all(&found)?),
+        Some(path) => {
+            let written = std::fs::write(path, &found);
+            written.map_err(|error| Error::Argument(format!("{}: {error}", path.display())))?;
+            done(format, out)
+        }
+        None => value(&key, &found, format, out),
+    }
+}
+
+/// Says how long a key lives.
+pub(crate) async fn ttl(
+    client: &Client,
+    key: &Bytes,
+    format: ByteFormat,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let remaining = client.ttl(key.clone()).await?.ok_or_else(|| no_value(key, format))?;
+    let seconds = match remaining {
+        RemainingTtl::Unlimited => None,
+        RemainingTtl::Seconds(seconds) => Some(seconds),
+    };
+    if format.is_json {
+        let answer = json!({ "key": escape(key), "key_hex": hex(key), "ttl_s": seconds });
+        return Ok(writeln!(out, "{answer:#}")?);
+    }
+    Ok(writeln!(out, "{}", seconds.map_or("none".to_owned(), |seconds| format!("{seconds} s")))?)
+}
+
+fn no_value(key: &[u8], format: ByteFormat) -> Error {
+    Error::Absent(format!("{} has no value", format.quote(key)))
+}
+
+/// The value's own bytes and a line's end; a script may want them as they are.
+fn value(key: &[u8], value: &[u8], format: ByteFormat, out: &mut impl Write) -> Result<(), Error> {
     if format.is_json {
         let row = (key.to_vec().into(), value.to_vec().into());
         writeln!(out, "{:#}", to_json(&row, false))?;
@@ -93,7 +145,7 @@ fn to_json((key, value): &Pair, is_key_only: bool) -> Value {
 }
 
 /// The least key above all that begin with `prefix`; empty if there is none.
-fn after_prefix(prefix: &[u8]) -> Vec<u8> {
+pub(super) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
         if last < u8::MAX {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
 use bytes::Bytes;
+use flotilla_node::config::{KEY_ESCAPES, unescape_key};
 
 use crate::tool::Error;
 
@@ -30,15 +31,21 @@ pub(crate) fn screen_width() -> Option<usize> {
 }
 
 impl ByteFormat {
-    /// The bytes that an argument stands for.
-    pub(crate) fn parse(self, argument: &str) -> Result<Bytes, Error> {
-        if !self.is_hex {
-            return Ok(Bytes::copy_from_slice(argument.as_bytes()));
+    /// The key that an argument stands for, written as keys are shown: escaped, or `--hex`.
+    pub(crate) fn key(self, argument: &str) -> Result<Bytes, Error> {
+        if self.is_hex {
+            return unhex(argument);
         }
-        unhex(argument).ok_or_else(|| {
-            let wanted = "an even number of hexadecimal digits";
-            Error::Argument(format!("--hex: {argument:?} is not {wanted}"))
-        })
+        unescape_key(argument)
+            .ok_or_else(|| Error::Argument(format!("{argument:?} is no key: {KEY_ESCAPES}")))
+    }
+
+    /// The value that an argument stands for: its own bytes, backslashes too, or `--hex`.
+    pub(crate) fn value(self, argument: &str) -> Result<Bytes, Error> {
+        match self.is_hex {
+            true => unhex(argument),
+            false => Ok(Bytes::copy_from_slice(argument.as_bytes())),
+        }
     }
 
     /// For a place where nothing else is: text, with what cannot be shown escaped.
@@ -60,7 +67,15 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
-fn unhex(digits: &str) -> Option<Bytes> {
+/// The bytes of hexadecimal digits, with or without the `0x` with which keys are shown.
+fn unhex(argument: &str) -> Result<Bytes, Error> {
+    pairs(argument.strip_prefix("0x").unwrap_or(argument)).ok_or_else(|| {
+        let wanted = "an even number of hexadecimal digits";
+        Error::Argument(format!("--hex: {argument:?} is not {wanted}"))
+    })
+}
+
+fn pairs(digits: &str) -> Option<Bytes> {
     let digits = digits.as_bytes();
     if !digits.len().is_multiple_of(2) {
         return None;
@@ -100,12 +115,30 @@ mod tests {
     #[test]
     fn hexadecimal_digits_become_bytes_and_back() {
         let format = ByteFormat { is_hex: true, is_json: false, screen_width: None };
-        assert_eq!(format.parse("").unwrap(), "");
-        assert_eq!(format.parse("00fFa0").unwrap(), [0, 255, 160].as_slice());
+        assert_eq!(format.key("").unwrap(), "");
+        assert_eq!(format.value("00fFa0").unwrap(), [0, 255, 160].as_slice());
         assert_eq!(format.show(&[0, 255, 160]), "00ffa0");
-        for bad in ["0", "0g", "+1", "zz", "é"] {
-            assert_eq!(format.parse(bad).unwrap_err().exit_code(), 2, "{bad}");
+        for bad in ["0", "0g", "+1", "zz", "é", "0x0"] {
+            assert_eq!(format.key(bad).unwrap_err().exit_code(), 2, "{bad}");
+            assert_eq!(format.value(bad).unwrap_err().exit_code(), 2, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_key_is_read_as_it_is_shown() {
+        let all: Vec<u8> = (0..=u8::MAX).collect();
+        for is_hex in [false, true] {
+            let format = ByteFormat { is_hex, is_json: false, screen_width: None };
+            for key in [&all[..], b"", b"a\\x41", "na\u{ef}ve \u{9b}".as_bytes()] {
+                assert_eq!(format.key(&format.show(key)).unwrap(), key, "{is_hex}");
+            }
+            let quoted = format.quote(&all);
+            assert_eq!(format.key(quoted.trim_matches('"')).unwrap(), all, "{is_hex}");
+        }
+        let format = ByteFormat { is_hex: false, is_json: false, screen_width: None };
+        let error = format.key(r"C:\new").unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().contains("two hexa"), "{error}");
+        assert_eq!(format.value(r"C:\new").unwrap(), r"C:\new", "values are taken as they are");
     }
 
     #[test]

@@ -60,6 +60,9 @@ fn kept_bytes_most(storage: &StorageConfig) -> Option<u64> {
     storage.log_disk_bytes_max.map(|bytes| bytes / 4)
 }
 
+/// The most that `raft.entry_bytes_max` may be: no cluster takes a larger value.
+pub const ENTRY_BYTES_MAX: u64 = 12 << 20;
+
 /// The settings of a cluster are within their ranges, and fit together.
 pub(super) fn check_settings(settings: &ClusterSettings) -> Result<(), ConfigError> {
     within("replicas", settings.replicas, 1, 7)?;
@@ -73,7 +76,7 @@ pub(super) fn check_settings(settings: &ClusterSettings) -> Result<(), ConfigErr
         (3 * settings.heartbeat_ticks).max(4),
         10_000,
     )?;
-    within("raft.entry_bytes_max", settings.entry_bytes_max, 64 << 10, 12 << 20)
+    within("raft.entry_bytes_max", settings.entry_bytes_max, 64 << 10, ENTRY_BYTES_MAX)
 }
 
 /// The configuration of the shards of a store, each of which keeps `log_kept_bytes_max` of the log

@@ -60,10 +60,8 @@ fn refused(path: &Path, words: &str) -> ConfigError {
 fn parse(text: &str) -> Result<Vec<Bytes>, String> {
     let mut keys = vec![];
     for (number, line) in (1..).zip(text.lines()) {
-        let key = unescape(line).ok_or_else(|| {
-            let known = r"after a backslash comes another one, or x and two hexadecimal digits";
-            format!("line {number}: {line:?} is no key: {known}")
-        })?;
+        let key = unescape_key(line)
+            .ok_or_else(|| format!("line {number}: {line:?} is no key: {KEY_ESCAPES}"))?;
         if key.len() > KEY_BYTES_MAX {
             let size = key.len();
             return Err(format!("line {number}: {size} bytes, a key has {KEY_BYTES_MAX} at most"));
@@ -82,7 +80,13 @@ fn parse(text: &str) -> Result<Vec<Bytes>, String> {
     }
 }
 
-fn unescape(line: &str) -> Option<Bytes> {
+/// The rule of keys that are text, for messages.
+pub const KEY_ESCAPES: &str =
+    r"after a backslash comes another one, or x and two hexadecimal digits";
+
+/// The key that a text stands for, as `ctl` prints keys: `\\` stands for a backslash and `\xNN` for a
+/// byte. `None` if another letter follows a backslash.
+pub fn unescape_key(line: &str) -> Option<Bytes> {
     let mut key = Vec::with_capacity(line.len());
     let mut rest = line.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {
