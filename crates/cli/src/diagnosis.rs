@@ -37,24 +37,22 @@ pub async fn explained(
     tool: impl Future<Output = Result<(), Error>>,
 ) -> Result<(), Error> {
     match tool.await {
-        Err(Error::Client(error)) => Err(explain(target, error).await),
+        Err(error) => Err(cause(target, &error).await.unwrap_or(error)),
         result => result,
     }
 }
 
-/// Says of an error that may come of a missing quorum whether it does.
-async fn explain(target: &ClusterTarget, error: flotilla_client::Error) -> Error {
+/// Says of an error that may come of a missing quorum whether it does; `None` if it does not, or if
+/// nobody knows.
+pub(crate) async fn cause(target: &ClusterTarget, error: &Error) -> Option<Error> {
+    let Error::Client(error) = error else { return None };
     let is_leaderless = matches!(error, flotilla_client::Error::NoLeader { .. });
     if !is_leaderless && !matches!(error, flotilla_client::Error::Deadline { .. }) {
-        return error.into();
+        return None;
     }
     // Without the list of stores there is nothing to add.
-    let Ok(diagnosis) = ask(target).await else { return error.into() };
-    match diagnosis.words(is_leaderless) {
-        Some(words) if is_leaderless => Error::NoQuorum(words),
-        Some(words) => Error::NoQuorum(format!("{words} ({error})")),
-        None => error.into(),
-    }
+    let words = ask(target).await.ok()?.words(is_leaderless)?;
+    Some(Error::NoQuorum(if is_leaderless { words } else { format!("{words} ({error})") }))
 }
 
 async fn ask(target: &ClusterTarget) -> Result<ClusterDiagnosis, Error> {

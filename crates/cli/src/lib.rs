@@ -21,6 +21,7 @@ mod screen_table;
 pub mod serve;
 mod signals;
 mod split_keys;
+mod time_limit;
 pub mod tool;
 
 pub use reserved_port::ReservedPort;

@@ -1,11 +1,13 @@
 //! Shared by the subcommands: the target cluster, errors with exit codes, tables, the runtime.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flotilla_client::Observer;
 use flotilla_proto::peers::{self, StatsResponse};
 use serde_json::json;
+
+use crate::time_limit::TimeLimit;
 
 pub use crate::screen_table::{ScreenTable, TableCell, number, table};
 
@@ -24,10 +26,14 @@ pub struct ClusterTarget {
     /// Print JSON instead of tables
     #[arg(long, global = true)]
     pub json: bool,
-    /// Seconds until a request is given up
-    #[arg(long, global = true, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
-    pub timeout: u64,
+    /// How long `ctl` may take as a whole, and elsewhere a request: `1500ms`, `10s`, `2m`; a number
+    /// alone has seconds [default: 10s for each request]
+    #[arg(long, global = true, value_name = "TIME", value_parser = TimeLimit::parse)]
+    pub timeout: Option<TimeLimit>,
 }
+
+/// How long a request may take if nothing is said.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a single store is waited for that is asked about itself.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -36,13 +42,38 @@ impl ClusterTarget {
     /// The client's configuration for this target; the rest is the client's default.
     #[must_use]
     pub fn config(&self) -> flotilla_client::Config {
-        let deadline = Duration::from_secs(self.timeout);
-        flotilla_client::Config { deadline, ..flotilla_client::Config::default() }
+        flotilla_client::Config { deadline: self.request_timeout(), ..Default::default() }
+    }
+
+    /// How long a request may take.
+    fn request_timeout(&self) -> Duration {
+        self.timeout.as_ref().map_or(REQUEST_TIMEOUT, TimeLimit::length)
+    }
+
+    /// The same for a command that ends as a whole when the limit does.
+    pub(crate) fn bounded_config(&self) -> flotilla_client::Config {
+        let until = self.timeout.as_ref().map(TimeLimit::requests_end);
+        let deadline = until.map_or(REQUEST_TIMEOUT, |until| until - Instant::now().min(until));
+        flotilla_client::Config { deadline, until, ..self.config() }
+    }
+
+    /// The end of a wait of so long, in a command that ends as a whole when the limit does.
+    pub(crate) fn end_of_wait(&self, length: Duration) -> Instant {
+        // Waits that the clock cannot hold are for ever, as good as.
+        let now = Instant::now();
+        let end = now.checked_add(length).unwrap_or(now + Duration::from_secs(1 << 31));
+        self.timeout.as_ref().map_or(end, |limit| limit.requests_end().min(end))
+    }
+
+    /// The end of a request that is made now, in such a command.
+    pub(crate) fn end_of_request(&self) -> Instant {
+        self.end_of_wait(self.request_timeout())
     }
 
     /// For asking one store about itself.
     pub(crate) fn observer(&self, address: &str) -> Result<Observer, Error> {
-        let attempt_timeout = LOOK_TIMEOUT.min(Duration::from_secs(self.timeout));
+        // One that does not answer leaves time for others.
+        let attempt_timeout = LOOK_TIMEOUT.min(self.request_timeout() / 4);
         Ok(Observer::new(address, flotilla_client::Config { attempt_timeout, ..self.config() })?)
     }
 
@@ -99,6 +130,14 @@ pub enum Error {
     /// Stores answer, but too few for the cluster to have leaders.
     #[error("{0}")]
     NoQuorum(String),
+    /// The time of the whole command is over. The text says why it was not enough, if that is known.
+    #[error("not done within {limit}, the --timeout{why}")]
+    TimedOut {
+        /// As it was given.
+        limit: String,
+        /// Begins with a colon, or is empty.
+        why: String,
+    },
     /// The cluster could not or would not.
     #[error(transparent)]
     Client(flotilla_client::Error),
@@ -158,6 +197,7 @@ impl Error {
             Error::Silent(_)
             | Error::NotServing(_)
             | Error::NoQuorum(_)
+            | Error::TimedOut { .. }
             | Error::Client(_)
             | Error::Refused(_)
             | Error::Failed { .. }
@@ -173,7 +213,12 @@ impl Error {
 pub fn run(is_json: bool, tool: impl Future<Output = Result<(), Error>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let result = match runtime {
-        Ok(runtime) => runtime.block_on(tool),
+        Ok(runtime) => {
+            let result = runtime.block_on(tool);
+            // A thread may still read standard input, which need not end.
+            runtime.shutdown_background();
+            result
+        }
         Err(error) => Err(Error::Output(error)),
     };
     end(is_json, result)
@@ -220,7 +265,8 @@ mod tests {
     #[tokio::test]
     async fn every_endpoint_that_is_silent_is_named() {
         let endpoints = vec!["127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
-        let target = ClusterTarget { endpoints: endpoints.clone(), json: false, timeout: 1 };
+        let timeout = Some(TimeLimit::parse("1").unwrap());
+        let target = ClusterTarget { endpoints: endpoints.clone(), json: false, timeout };
         let error = target.stores().await.unwrap_err().to_string();
         assert!(endpoints.iter().all(|endpoint| error.contains(endpoint)), "{error}");
     }

@@ -16,8 +16,9 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use flotilla_client::Client;
+use tokio::time::timeout_at;
 
-use crate::diagnosis::explained;
+use crate::diagnosis::{self, explained};
 use crate::tool::{self, ClusterTarget, Error};
 use text::ByteFormat;
 pub(crate) use text::{escape, hex};
@@ -115,14 +116,46 @@ enum ClusterSetting {
 /// Does what the command line says.
 #[must_use]
 pub fn run(args: &CtlArgs) -> ExitCode {
-    tool::run(args.target.json, explained(&args.target, answer(args)))
+    tool::run(args.target.json, in_time(args))
+}
+
+/// Answers, or ends when the time of the whole command does.
+async fn in_time(args: &CtlArgs) -> Result<(), Error> {
+    let (target, tool) = (&args.target, answer(args));
+    let Some(limit) = &target.timeout else { return explained(target, tool).await };
+    let timed_out = |why| Error::TimedOut { limit: limit.to_string(), why };
+    let error = match timeout_at(limit.end().into(), tool).await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => error,
+        Err(_) => return Err(timed_out(String::new())),
+    };
+    // Its requests ended a little earlier, so that there is time to ask why.
+    let explained = timeout_at(limit.end().into(), diagnosis::cause(target, &error)).await;
+    let error = explained.ok().flatten().unwrap_or(error);
+    if limit.is_spent() && is_for_want_of_an_answer(&error) {
+        return Err(timed_out(format!(": {error}")));
+    }
+    Err(error)
+}
+
+fn is_for_want_of_an_answer(error: &Error) -> bool {
+    match error {
+        Error::Silent(_) | Error::NotServing(_) | Error::NoQuorum(_) => true,
+        Error::Client(error) => matches!(
+            error,
+            flotilla_client::Error::Deadline { .. }
+                | flotilla_client::Error::NoLeader { .. }
+                | flotilla_client::Error::Undetermined(_)
+        ),
+        _ => false,
+    }
 }
 
 async fn answer(args: &CtlArgs) -> Result<(), Error> {
     let (is_hex, is_json) = (args.hex, args.target.json);
     let format = ByteFormat { is_hex, is_json, screen_width: text::screen_width() };
     let out = &mut std::io::stdout().lock();
-    let client = || Client::connect(&args.target.endpoints, args.target.config());
+    let client = || Client::connect(&args.target.endpoints, args.target.bounded_config());
     let answered = match &args.command {
         CtlCommand::Regions => views::regions(&args.target, format, out).await,
         CtlCommand::Region(command) => region::run(&args.target, command, format, out).await,

@@ -14,13 +14,6 @@ pub(super) const LOOK: Duration = Duration::from_millis(200);
 /// Within this a new leader of placement is mostly found.
 const ELECTION: Duration = Duration::from_secs(3);
 
-/// The end of a wait of so many seconds.
-pub(super) fn end_of(seconds: u64) -> Instant {
-    // Waits that the clock cannot hold are for ever, as good as.
-    let now = Instant::now();
-    now.checked_add(Duration::from_secs(seconds)).unwrap_or(now + Duration::from_secs(1 << 31))
-}
-
 /// The answer of the store that leads placement. `request` gives none at all others.
 pub(super) async fn ask<T>(
     target: &ClusterTarget,
@@ -34,7 +27,7 @@ pub(super) async fn ask<T>(
         // The address of one that is gone may be its successor's.
         for store in stores.iter().filter(|store| !is_gone(store)) {
             let address = store.store.clone().unwrap_or_default().address;
-            match request(StoreOperator::new(&address, &target.config())?).await {
+            match request(StoreOperator::new(&address, &target.bounded_config())?).await {
                 Ok(Some(answer)) => return Ok(answer),
                 Ok(None) => {}
                 Err(flotilla_client::Error::Unimplemented { .. }) => older.push(&store.name[..]),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flotilla_proto::metapb;
 use flotilla_proto::peers::{
@@ -59,7 +59,7 @@ pub(super) async fn change(
             .collect::<Result<Vec<_>, Error>>()
     };
     let (added, removed) = (numbers(&change.added)?, numbers(&change.removed)?);
-    let until = placement::end_of(change.wait_seconds);
+    let until = target.end_of_wait(Duration::from_secs(change.wait_seconds));
     let mut progress = Progress::default();
     loop {
         let now = region(target, id).await?;
@@ -220,7 +220,7 @@ pub(super) async fn repair(
     match command {
         RepairCommand::Show => {
             let stores = target.stores().await?;
-            let until = placement::end_of(target.timeout);
+            let until = target.end_of_request();
             show(&status(target, &stores, 0, until).await?, format, out)
         }
         RepairCommand::Pause => {
@@ -249,7 +249,7 @@ async fn set(
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let stores = target.stores().await?;
-    let until = placement::end_of(target.timeout);
+    let until = target.end_of_request();
     let response = placement::ask(target, &stores, until, async |operator| {
         let response = operator.set_repair(request).await?;
         Ok((!response.is_led_elsewhere).then_some(response))

@@ -1,7 +1,7 @@
 //! The state of a store: drained for a restart, leaving, lost, or up again.
 
 use std::io::Write;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flotilla_proto::peers::{
     ChangeStoreRequest, KnownStore, StatsResponse, StoreChange, StoreState, StoresResponse,
@@ -74,7 +74,7 @@ pub(crate) async fn run(
     };
     let stores = target.registered_stores().await?.stores;
     let store = find(&stores, name)?;
-    let until = placement::end_of(wait.seconds);
+    let until = target.end_of_wait(Duration::from_secs(wait.seconds));
     let mut told = String::new();
     let mut known = begin(target, &stores, store, change, until, &mut told).await?;
     let begun = known.state;

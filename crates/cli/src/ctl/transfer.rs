@@ -25,13 +25,13 @@ pub(super) async fn run(
 ) -> Result<(), Error> {
     let stores = target.stores().await?;
     let to = to.map(|name| find(&stores, name)).transpose()?;
-    let until = Instant::now() + Duration::from_secs(target.timeout);
+    let until = target.end_of_request();
     loop {
         let leader = leader(target, id).await?;
         let store = stores.iter().find(|store| store_id(store) == leader);
         if let Some(store) = store {
             let address = store.store.clone().unwrap_or_default().address;
-            let operator = StoreOperator::new(&address, &target.config())?;
+            let operator = StoreOperator::new(&address, &target.bounded_config())?;
             let response = operator.transfer_leader(id, to.map(store_id)).await?;
             if let Some(leader) = response.leader {
                 return done(&stores, id, &leader, format, out);
