@@ -1,5 +1,6 @@
 //! Shared by the subcommands: the target cluster, errors with exit codes, tables, the runtime.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -224,6 +225,12 @@ pub fn run(is_json: bool, tool: impl Future<Output = Result<(), Error>>) -> Exit
     end(is_json, result)
 }
 
+/// A line on standard error. Its reader may have gone, as in `2>&1 | head`: then the line is lost,
+/// and `eprintln!` would panic.
+pub(crate) fn tell(line: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Ends a tool: its error goes to standard error, and into the exit code.
 pub(crate) fn end(is_json: bool, result: Result<(), Error>) -> ExitCode {
     match result {
@@ -234,9 +241,9 @@ pub(crate) fn end(is_json: bool, result: Result<(), Error>) -> ExitCode {
         }
         Err(error) => {
             if is_json {
-                eprintln!("{}", json!({ "error": error.to_string() }));
+                tell(json!({ "error": error.to_string() }));
             } else {
-                eprintln!("flotilla: {error}");
+                tell(format_args!("flotilla: {error}"));
             }
             ExitCode::from(error.exit_code())
         }

@@ -16,7 +16,7 @@ use super::placement::{self, LOOK};
 use super::text::ByteFormat;
 use super::transfer::{find, store_id};
 use super::views;
-use crate::tool::{ClusterTarget, Error};
+use crate::tool::{self, ClusterTarget, Error};
 
 /// The stores that a region should be brought to.
 #[derive(Clone, Debug, Default)]
@@ -95,7 +95,7 @@ impl Progress {
     /// One line on standard error for each thing that is new.
     fn tell(&mut self, id: u64, words: String) {
         if words != self.told {
-            eprintln!("region {id}: {words}");
+            tool::tell(format_args!("region {id}: {words}"));
             self.told = words;
         }
     }

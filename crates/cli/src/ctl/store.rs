@@ -14,7 +14,7 @@ use super::stores::state_word;
 use super::text::ByteFormat;
 use super::transfer::{find, store_id};
 use crate::diagnosis::reason;
-use crate::tool::{ClusterTarget, Error};
+use crate::tool::{self, ClusterTarget, Error};
 
 #[derive(Clone, Debug, clap::Subcommand)]
 pub(crate) enum StoreCommand {
@@ -146,7 +146,7 @@ async fn begin(
 /// One line on standard error for each thing that is new.
 fn tell(name: &str, words: &str, told: &mut String) {
     if words != told {
-        eprintln!("{name}: {words}");
+        tool::tell(format_args!("{name}: {words}"));
         words.clone_into(told);
     }
 }

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use super::placement;
 use super::text::{ByteFormat, escape, hex};
 use crate::diagnosis::reason;
-use crate::tool::{ClusterTarget, Error, TableCell, number, table};
+use crate::tool::{ClusterTarget, Error, TableCell, number, table, tell};
 
 /// How long the leader of placement is waited for where the rest of a view does not need it.
 const PLACEMENT_PATIENCE: Duration = Duration::from_secs(2);
@@ -67,7 +67,11 @@ pub(crate) async fn gather_regions(
                 }
             }
             // Half a picture should not look like a whole one.
-            Err(error) => eprintln!("flotilla: no answer from {}: {}", store.name, reason(&error)),
+            Err(error) => {
+                let (name, address) = (store.name, store.store.unwrap_or_default().address);
+                let reason = reason(&error);
+                tell(format_args!("flotilla: no answer from {name} at {address}: {reason}"));
+            }
         }
     }
     Ok(regions)
@@ -91,8 +95,10 @@ pub(crate) async fn note_work(
                 }
             }
         }
-        Ok(Err(error)) => eprintln!("flotilla: it is not known what is being changed: {error}"),
-        Err(_) => eprintln!("flotilla: it is not known what is being changed: no answer"),
+        Ok(Err(error)) => {
+            tell(format_args!("flotilla: it is not known what is being changed: {error}"));
+        }
+        Err(_) => tell("flotilla: it is not known what is being changed: no answer"),
     }
     Ok(())
 }
