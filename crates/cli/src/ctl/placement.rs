@@ -14,13 +14,26 @@ pub(super) const LOOK: Duration = Duration::from_millis(200);
 /// Within this a new leader of placement is mostly found.
 const ELECTION: Duration = Duration::from_secs(3);
 
+/// An answer, and the store that gave it, for messages.
+pub(super) struct Answered<T> {
+    pub(super) answer: T,
+    pub(super) store: String,
+}
+
+impl<T> Answered<T> {
+    /// The error of a refusal in this answer.
+    pub(super) fn refused(&self, refusal: &str) -> Error {
+        Error::Refused(format!("{}: {refusal}", self.store))
+    }
+}
+
 /// The answer of the store that leads placement. `request` gives none at all others.
 pub(super) async fn ask<T>(
     target: &ClusterTarget,
     stores: &[KnownStore],
     until: Instant,
     request: impl AsyncFn(StoreOperator) -> Result<Option<T>, flotilla_client::Error>,
-) -> Result<T, Error> {
+) -> Result<Answered<T>, Error> {
     let mut older_since = None;
     loop {
         let (mut silent, mut older) = (vec![], vec![]);
@@ -28,10 +41,14 @@ pub(super) async fn ask<T>(
         for store in stores.iter().filter(|store| !is_gone(store)) {
             let address = store.store.clone().unwrap_or_default().address;
             match request(StoreOperator::new(&address, &target.bounded_config())?).await {
-                Ok(Some(answer)) => return Ok(answer),
+                Ok(Some(answer)) => {
+                    return Ok(Answered { answer, store: format!("{} at {address}", store.name) });
+                }
                 Ok(None) => {}
                 Err(flotilla_client::Error::Unimplemented { .. }) => older.push(&store.name[..]),
-                Err(error) => silent.push(format!("{}: {}", store.name, reason(&error))),
+                Err(error) => {
+                    silent.push(format!("{} at {address}: {}", store.name, reason(&error)))
+                }
             }
         }
         // One of them may lead, and then no answer comes until it is upgraded.

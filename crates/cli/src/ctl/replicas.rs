@@ -12,7 +12,7 @@ use flotilla_proto::peers::{
 };
 use serde_json::{Value, json};
 
-use super::placement::{self, LOOK};
+use super::placement::{self, Answered, LOOK};
 use super::text::ByteFormat;
 use super::transfer::{find, store_id};
 use super::views;
@@ -66,15 +66,16 @@ pub(super) async fn change(
         if progress.is_begun && is_reached(&now, &added, &removed) {
             return done(&stores, &now, format, out);
         }
-        let begun = begin(target, &stores, id, (&added, &removed), until).await?;
+        let answered = begin(target, &stores, id, (&added, &removed), until).await?;
+        let begun = &answered.answer;
         if begun.is_passing && Instant::now() < until {
-            progress.tell(id, begun.refusal);
+            progress.tell(id, begun.refusal.clone());
             tokio::time::sleep(LOOK).await;
             continue;
         }
         // Asked for before, at a leader of placement that is none any more.
         if !begun.is_begun {
-            return Err(Error::Refused(format!("region {id}: {}", begun.refusal)));
+            return Err(answered.refused(&format!("region {id}: {}", begun.refusal)));
         }
         progress.is_begun = true;
         if follow(target, &stores, id, until, &mut progress).await? {
@@ -108,7 +109,7 @@ async fn begin(
     region_id: u64,
     (added, removed): (&[u64], &[u64]),
     until: Instant,
-) -> Result<ChangeReplicasResponse, Error> {
+) -> Result<Answered<ChangeReplicasResponse>, Error> {
     let request = ChangeReplicasRequest {
         region_id,
         add_stores: added.to_vec(),
@@ -131,12 +132,13 @@ async fn follow(
     progress: &mut Progress,
 ) -> Result<bool, Error> {
     loop {
-        let status = status(target, stores, id, until).await?;
+        let answered = status(target, stores, id, until).await?;
+        let status = &answered.answer;
         match status.state() {
             ChangeState::ChangeDone => return Ok(true),
             ChangeState::ChangeUnknown => return Ok(false),
             ChangeState::ChangeFailed => {
-                return Err(Error::Refused(format!("region {id}: {}", status.note)));
+                return Err(answered.refused(&format!("region {id}: {}", status.note)));
             }
             ChangeState::ChangeUnderWay => {}
         }
@@ -159,7 +161,7 @@ async fn status(
     stores: &[KnownStore],
     id: u64,
     until: Instant,
-) -> Result<RepairStatusResponse, Error> {
+) -> Result<Answered<RepairStatusResponse>, Error> {
     placement::ask(target, stores, until, async |operator| {
         let response = operator.repair_status(id).await?;
         Ok((!response.is_led_elsewhere).then_some(response))
@@ -221,7 +223,7 @@ pub(super) async fn repair(
         RepairCommand::Show => {
             let stores = target.stores().await?;
             let until = target.end_of_request();
-            show(&status(target, &stores, 0, until).await?, format, out)
+            show(&status(target, &stores, 0, until).await?.answer, format, out)
         }
         RepairCommand::Pause => {
             set(target, SetRepairRequest { is_paused: Some(true), replicas: 0 }, format, out).await
@@ -254,10 +256,12 @@ async fn set(
         let response = operator.set_repair(request).await?;
         Ok((!response.is_led_elsewhere).then_some(response))
     });
-    let SetRepairResponse { refusal, is_paused, replicas, .. } = response.await?;
+    let answered = response.await?;
+    let SetRepairResponse { refusal, is_paused, replicas, .. } = &answered.answer;
     if !refusal.is_empty() {
-        return Err(Error::Refused(refusal));
+        return Err(answered.refused(refusal));
     }
+    let (is_paused, replicas) = (*is_paused, *replicas);
     let status = RepairStatusResponse { is_paused, replicas, ..Default::default() };
     if format.is_json {
         return show(&status, format, out);

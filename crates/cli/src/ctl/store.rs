@@ -129,15 +129,16 @@ async fn begin(
             let response = operator.change_store(request).await?;
             Ok((!response.is_led_elsewhere).then_some(response))
         });
-        let response = response.await?;
+        let answered = response.await?;
+        let response = &answered.answer;
         let registry_version = response.registry_version;
         let known = KnownState { state: response.state(), registry_version };
-        match response.refusal {
-            refusal if refusal.is_empty() => return Ok(known),
+        match &response.refusal[..] {
+            "" => return Ok(known),
             refusal if !response.is_passing || Instant::now() >= until => {
-                return Err(Error::Refused(refusal));
+                return Err(answered.refused(refusal));
             }
-            refusal => tell(&store.name, &refusal, told),
+            refusal => tell(&store.name, refusal, told),
         }
         tokio::time::sleep(LOOK).await;
     }

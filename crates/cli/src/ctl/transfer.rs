@@ -37,7 +37,9 @@ pub(super) async fn run(
                 return done(&stores, id, &leader, format, out);
             }
             if !response.is_led_elsewhere {
-                return Err(Error::Refused(response.refusal));
+                let name = &store.name;
+                let refusal = format!("{name} at {address}: {}", response.refusal);
+                return Err(Error::Refused(refusal));
             }
         }
         // It has no leader at the moment, or has just got another one.

@@ -89,7 +89,7 @@ pub(crate) async fn note_work(
     });
     match tokio::time::timeout(PLACEMENT_PATIENCE, asked).await {
         Ok(Ok(status)) => {
-            for RegionRepair { region_id, reason } in status.under_way {
+            for RegionRepair { region_id, reason } in status.answer.under_way {
                 if let Some(region) = regions.get_mut(&region_id) {
                     region.work = Some(reason);
                 }
