@@ -2,51 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
-use std::process::{Output, Stdio};
-use std::time::Duration;
+mod cluster;
 
-use flotilla_cli::playground::{Playground, PlaygroundConfig};
+use cluster::{Cluster, PATIENCE, flotilla};
 use serde_json::Value;
-use tokio::process::Command;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-struct Cluster {
-    playground: Playground,
-    _dir: tempfile::TempDir,
-}
-
-impl Cluster {
-    async fn start() -> Cluster {
-        let dir = tempfile::tempdir().unwrap();
-        let mut settings = PlaygroundConfig::new(dir.path());
-        settings.common.regions = 4;
-        let playground = Playground::start(&settings).await.unwrap();
-        playground.ready(PATIENCE).await.unwrap();
-        Cluster { playground, _dir: dir }
-    }
-
-    async fn run(&self, args: &[&str]) -> Output {
-        flotilla(args, &self.playground.endpoints().join(",")).await
-    }
-
-    /// The output, and that the command succeeds.
-    async fn says(&self, args: &[&str]) -> String {
-        let output = self.run(args).await;
-        assert!(output.status.success(), "{args:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    async fn tells(&self, args: &[&str]) -> Value {
-        serde_json::from_str(&self.says(args).await).unwrap()
-    }
-}
-
-async fn flotilla(args: &[&str], endpoints: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_flotilla"));
-    command.args(args).args(["--endpoints", endpoints]).stdin(Stdio::null());
-    command.output().await.unwrap()
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_are_put_shown_and_deleted() {
@@ -56,7 +15,10 @@ async fn rows_are_put_shown_and_deleted() {
     cluster.says(&["ctl", "--hex", "put", "c0ff", "00"]).await;
     let refused = cluster.run(&["ctl", "put", &"x".repeat(9000), "too long"]).await;
     assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8(refused.stderr).unwrap().contains("refuses the request: max key"));
+    let errors = String::from_utf8(refused.stderr).unwrap();
+    let addresses = cluster.playground.endpoints();
+    let is_named = |address| errors.contains(&format!(" at {address}: max key size exceeded"));
+    assert!(addresses.iter().any(is_named), "{errors}");
     let rows = cluster.tells(&["ctl", "scan", "--json"]).await;
     let keys: Vec<_> = rows.as_array().unwrap().iter().map(|row| &row["key_hex"]).collect();
     assert_eq!(keys, ["73686970", "c0ff"]);
