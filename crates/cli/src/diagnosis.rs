@@ -43,7 +43,7 @@ pub async fn explained(
 }
 
 /// Says of an error that may come of a missing quorum whether it does; `None` if it does not, or if
-/// nobody knows.
+/// no store answers.
 pub(crate) async fn cause(target: &ClusterTarget, error: &Error) -> Option<Error> {
     let Error::Client(error) = error else { return None };
     let is_leaderless = matches!(error, flotilla_client::Error::NoLeader { .. });

@@ -131,7 +131,8 @@ pub enum Error {
     /// Stores answer, but too few for the cluster to have leaders.
     #[error("{0}")]
     NoQuorum(String),
-    /// The time of the whole command is over. The text says why it was not enough, if that is known.
+    /// The time of the whole command is over. The text says why it was too short, if that is
+    /// known.
     #[error("not done within {limit}, the --timeout{why}")]
     TimedOut {
         /// As it was given.

@@ -146,7 +146,7 @@ fn write_table(
     }
     rows.sort_by_key(|(id, _)| *id);
     let mut table = table(&headings);
-    rows.into_iter().for_each(|(_, row)| _ = table.add_row(row));
+    rows.into_iter().for_each(|(_, row)| table.add_row(row));
     Ok(writeln!(out, "{}", table.fitted(screen_width))?)
 }
 

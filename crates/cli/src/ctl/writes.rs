@@ -35,6 +35,8 @@ pub(crate) struct PutArgs {
 
 /// The arguments of `flotilla ctl cas`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(override_usage = "flotilla ctl cas [OPTIONS] <KEY> <NEW|--file <PATH>|--delete> \
+                            <--expect <VALUE>|--expect-file <PATH>|--absent>")]
 #[command(group = ArgGroup::new("expected").args(["expect", "expect_file", "absent"]).required(true))]
 #[command(group = ArgGroup::new("change").args(["new", "file", "delete"]).required(true))]
 pub(crate) struct CasArgs {
@@ -64,6 +66,8 @@ pub(crate) struct CasArgs {
 
 /// The arguments of `flotilla ctl delete-range`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(override_usage = "flotilla ctl delete-range [OPTIONS] <START> <END|--to-end|--prefix>
+       flotilla ctl delete-range [OPTIONS] --all")]
 #[command(group = ArgGroup::new("limit").args(["end", "to_end", "prefix", "all"]).required(true))]
 pub(crate) struct DeleteRangeArgs {
     /// First key

@@ -84,8 +84,8 @@ fn parse(text: &str) -> Result<Vec<Bytes>, String> {
 pub const KEY_ESCAPES: &str =
     r"after a backslash comes another one, or x and two hexadecimal digits";
 
-/// The key that a text stands for, as `ctl` prints keys: `\\` stands for a backslash and `\xNN` for a
-/// byte. `None` if another letter follows a backslash.
+/// The key that a text stands for, as `ctl` prints keys: `\\` stands for a backslash and `\xNN` for
+/// a byte. `None` if another letter follows a backslash.
 pub fn unescape_key(line: &str) -> Option<Bytes> {
     let mut key = Vec::with_capacity(line.len());
     let mut rest = line.as_bytes();
