@@ -16,6 +16,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
+use tokio::time::timeout;
 
 const ALL_BYTES: [u8; 256] = {
     let mut bytes = [0; 256];
@@ -236,9 +237,10 @@ async fn every_command_ends_in_the_time_that_it_was_given() {
 
     // Standard input that does not end.
     let mut put = command(&["ctl", "put", "k", "-", "--timeout", "400ms"], &endpoint);
-    let mut put = put.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let put = put.stdin(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut put = put.spawn().unwrap();
     let held = put.stdin.take();
-    let output = put.wait_with_output().await.unwrap();
+    let output = timeout(PATIENCE, put.wait_with_output()).await.unwrap().unwrap();
     drop(held);
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(errors, "flotilla: not done within 400ms, the --timeout\n");
