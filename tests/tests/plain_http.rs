@@ -60,7 +60,7 @@ async fn every_store_answers_what_tikv_and_pd_do() {
         let config = document(&store.status_address, "/config").await;
         assert_eq!(
             (&config["storage"]["api-version"], &config["storage"]["enable-ttl"]),
-            (&Value::from(1), &Value::from(false))
+            (&Value::from(1), &Value::from(true))
         );
         assert_eq!(ask_once(&store.status_address, "/status").await.0, 200);
     }

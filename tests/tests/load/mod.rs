@@ -212,9 +212,8 @@ impl SharedLoad {
         };
         let gone = called + nanos(Duration::from_secs(ttl_s).saturating_sub(EXPIRY_SLACK));
         let mut history = self.history.lock().unwrap();
-        (ttl_s > 0).then(|| {
-            history.call(key.clone(), number, gone, RegisterAction::Expire(value.clone()))
-        })
+        (ttl_s > 0)
+            .then(|| history.call(key.clone(), number, gone, RegisterAction::Expire(value.clone())))
     }
 
     /// Asks and notes what came of it. A value that is written expires after `ttl_s`, if that is
