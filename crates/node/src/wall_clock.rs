@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flotilla_identity::LevelRefusal;
@@ -11,6 +11,10 @@ use flotilla_identity::LevelRefusal;
 /// No clock that is right is behind this: 2026 had begun when this was written. One that is has
 /// lost its battery, and a row with its times would expire at once under any other leader.
 const EARLIEST_MS: u64 = 1_767_225_600_000;
+
+/// A clock that is farther from those of the other stores is wrong, or theirs are. It then decides
+/// nothing that others have to keep to: it would end rows long before their time, for good.
+const DEVIATION_MS_MAX: u64 = 10_000;
 
 /// Says whether all stores of the cluster know of rows that expire.
 type LevelCheck = dyn Fn() -> Result<(), LevelRefusal> + Send + Sync;
@@ -21,6 +25,8 @@ pub(crate) struct WallClock {
     check_level: Arc<LevelCheck>,
     /// The level never falls again.
     is_level_reached: Arc<AtomicBool>,
+    /// How far it is ahead of the clocks of the other stores, as placement has said last.
+    deviation_ms: Arc<AtomicI64>,
 }
 
 impl fmt::Debug for WallClock {
@@ -36,6 +42,11 @@ pub(crate) enum WallClockRefusal {
     Level(LevelRefusal),
     #[error("the clock of this store says {now_ms} ms since 1970, which is long ago: set it")]
     Behind { now_ms: u64 },
+    #[error(
+        "the clock of this store is {deviation_ms} ms ahead of those of the other stores, and \
+         {DEVIATION_MS_MAX} are allowed: set it"
+    )]
+    Deviates { deviation_ms: i64 },
 }
 
 impl WallClock {
@@ -43,7 +54,30 @@ impl WallClock {
     pub(crate) fn new(
         check_level: impl Fn() -> Result<(), LevelRefusal> + Send + Sync + 'static,
     ) -> Self {
-        Self { check_level: Arc::new(check_level), is_level_reached: Arc::default() }
+        Self {
+            check_level: Arc::new(check_level),
+            is_level_reached: Arc::default(),
+            deviation_ms: Arc::default(),
+        }
+    }
+
+    /// Placement has compared the clocks of the stores.
+    pub(crate) fn note_deviation(&self, deviation_ms: i64) {
+        let before_ms = self.deviation_ms.swap(deviation_ms, Ordering::Relaxed);
+        let is_wrong = |ms: i64| ms.unsigned_abs() > DEVIATION_MS_MAX;
+        match (is_wrong(before_ms), is_wrong(deviation_ms)) {
+            (false, true) => tracing::error!(
+                ahead_ms = deviation_ms,
+                "the clock of this store is not that of the others: rows do not expire by it"
+            ),
+            (true, false) => tracing::info!("the clock of this store is that of the others again"),
+            _ => {}
+        }
+    }
+
+    /// How far the clock is from those of the other stores, as far as is known.
+    pub(crate) fn deviation_ms(&self) -> u64 {
+        self.deviation_ms.load(Ordering::Relaxed).unsigned_abs()
     }
 
     /// The time for a command in which rows expire.
@@ -55,6 +89,10 @@ impl WallClock {
         if !self.is_level_reached.load(Ordering::Relaxed) {
             (self.check_level)().map_err(WallClockRefusal::Level)?;
             self.is_level_reached.store(true, Ordering::Relaxed);
+        }
+        let deviation_ms = self.deviation_ms.load(Ordering::Relaxed);
+        if deviation_ms.unsigned_abs() > DEVIATION_MS_MAX {
+            return Err(WallClockRefusal::Deviates { deviation_ms });
         }
         match now_ms() {
             now_ms if now_ms < EARLIEST_MS => Err(WallClockRefusal::Behind { now_ms }),
@@ -91,5 +129,20 @@ mod tests {
         assert!(clock.command_ms().unwrap() > EARLIEST_MS);
         assert!(clock.clone().command_ms().is_ok());
         assert_eq!(asked.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_clock_that_is_not_that_of_the_others_ends_no_row() {
+        let clock = WallClock::new(|| Ok(()));
+        for (deviation_ms, is_right) in
+            [(9_000, true), (-10_001, false), (10_001, false), (0, true)]
+        {
+            clock.note_deviation(deviation_ms);
+            assert_eq!(clock.command_ms().is_ok(), is_right, "{deviation_ms}");
+        }
+        clock.note_deviation(3_600_000);
+        let refused = clock.command_ms().unwrap_err().to_string();
+        let ahead = "the clock of this store is 3600000 ms ahead of those of the other stores";
+        assert_eq!(refused, format!("{ahead}, and 10000 are allowed: set it"));
     }
 }

@@ -9,6 +9,7 @@
 //! - [`Repairer`] decides which stores should have the replicas of a region, and [`ReplicaPlan`]
 //!   the steps that bring them there.
 //! - [`TermFollower`] decides when a store begins and ends to lead placement.
+//! - [`clock_deviation`] says how far the clock of a store is from those of the others.
 //! - [`check_loss`] says whether a store may be declared lost.
 //! - [`IdAllocator`] hands out numbers that are unique in the cluster.
 //! - [`Tso`] hands out timestamps that never go back.
@@ -18,6 +19,7 @@
 //! below the watermark that it has raised itself; the next leader starts at the watermark that it
 //! reads.
 
+mod clock_deviation;
 mod cluster_view;
 mod id_allocator;
 mod leader_balance;
@@ -31,6 +33,7 @@ mod term_follower;
 mod tso;
 mod watermark;
 
+pub use clock_deviation::clock_deviation;
 pub use cluster_view::{
     ClusterView, Config, LeaderStatus, RegionHeartbeat, RegionRoute, StoreInfo, StoreStanding,
 };

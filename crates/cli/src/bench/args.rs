@@ -45,6 +45,9 @@ pub(crate) struct LoadArgs {
     /// Of a hundred mixed requests, how many are gets; the others are puts
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) reads: u8,
+    /// Seconds after which values that the load puts expire; 0 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub(crate) ttl: u64,
     /// Do not write the keys that are read before the load begins
     #[arg(long)]
     pub(crate) no_fill: bool,

@@ -156,7 +156,7 @@ async fn ask(client: Client, plan: Arc<LoadPlan>, mut chance: fastrand::Rng) -> 
             Workload::Get | Workload::Scan => false,
         };
         let result = if is_put {
-            client.put(key, plan.value.clone()).await
+            client.put_with_ttl(key, plan.value.clone(), plan.args.ttl).await
         } else if plan.workload == Workload::Scan {
             let limit = plan.args.scan_rows as usize;
             let rows = client.scan(Scan { start: key, limit, ..Scan::default() }).await;

@@ -107,6 +107,8 @@ flotilla_base::metrics! { "requests",
         pub rerouted: u64 => Counter(None),
         /// Rows that had expired and were removed, of regions that are led here.
         pub rows_expired: u64 => Counter(None),
+        /// How far the clock is from those of the other stores.
+        pub clock_deviation_milliseconds: u64 => Gauge(Milliseconds),
     }
 }
 
@@ -388,6 +390,7 @@ impl Router {
             leader_waits: counts.leader_waits.load(Ordering::Relaxed),
             rerouted: counts.rerouted.load(Ordering::Relaxed),
             rows_expired: counts.rows_expired.load(Ordering::Relaxed),
+            clock_deviation_milliseconds: self.shared.wall_clock.deviation_ms(),
         }
     }
 

@@ -25,6 +25,7 @@ use super::step_runner::StepRunner;
 use crate::driver::router::RouteChange;
 use crate::membership::{KnownStore, labels_to_wire, run_to_wire, uuid_to_wire};
 use crate::net::dial;
+use crate::wall_clock;
 
 /// The cause of transfers that placement asks for between its other steps.
 const BALANCE: &str = "placement spreads the leaders";
@@ -152,10 +153,14 @@ impl HeartbeatSession {
                 _ = full.tick() => self.everything(),
                 answer = answers.message() => {
                     let Some(answer) = answer? else { return Ok(()) };
-                    let ReportResponse { wants_full, ping, registry, transfers, steps } = answer;
+                    let ReportResponse { wants_full, ping, registry, transfers, steps, clock_deviation_ms } =
+                        answer;
                     self.echo = self.echo.max(ping);
                     if !registry.is_empty() {
                         self.learn(&registry).await;
+                    }
+                    if let Some(deviation_ms) = clock_deviation_ms {
+                        self.context.shared.router.wall_clock().note_deviation(deviation_ms);
                     }
                     self.carry_out(transfers);
                     steps.into_iter().for_each(|step| self.steps.run(step));
@@ -258,6 +263,7 @@ impl HeartbeatSession {
             stopping: *shared.stopping.borrow(),
             replicas: Some(shared.router.replica_count() as u64),
             step_answers: Vec::new(),
+            time_ms: wall_clock::now_ms(),
         }
     }
 }

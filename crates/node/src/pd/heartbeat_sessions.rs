@@ -6,10 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use flotilla_placement::clock_deviation;
 use flotilla_proto::peers::ReportResponse;
 use flotilla_region::StoreId;
 use tokio::sync::mpsc;
 use tonic::Status;
+
+/// A deviation of a clock that has changed by less is no news.
+const CLOCK_CHANGE_MS: u64 = 500;
 
 /// The way back to a store that reports. Holds one ping; one that does not fit waits for the echo
 /// of the one before.
@@ -29,6 +33,9 @@ struct StoreSession {
     pings: Pings,
     wanted: u64,
     echoed: u64,
+    /// How far its clock is ahead of the one here, and how far it was told to be ahead of all.
+    clock_ms: Option<i64>,
+    told_ms: Option<i64>,
 }
 
 impl HeartbeatSessions {
@@ -41,8 +48,31 @@ impl HeartbeatSessions {
     pub(super) fn begin(&mut self, store: StoreId, pings: Pings) -> u64 {
         self.session_count += 1;
         let number = self.session_count;
-        self.by_store.insert(store, StoreSession { number, pings, wanted: 0, echoed: 0 });
+        let session =
+            StoreSession { number, pings, wanted: 0, echoed: 0, clock_ms: None, told_ms: None };
+        self.by_store.insert(store, session);
         number
+    }
+
+    /// A store's clock is ahead of the one here by `ahead_ms`. Tells it how far that is from all
+    /// clocks, if it does not know.
+    pub(super) fn note_clock(&mut self, store: StoreId, ahead_ms: i64) {
+        let Some(session) = self.by_store.get_mut(&store) else { return };
+        session.clock_ms = Some(ahead_ms);
+        let all: Vec<_> = self.by_store.values().filter_map(|session| session.clock_ms).collect();
+        let deviation_ms = clock_deviation(ahead_ms, &all);
+        let Some(session) = self.by_store.get_mut(&store) else { return };
+        let is_known =
+            session.told_ms.is_some_and(|told_ms| told_ms.abs_diff(deviation_ms) < CLOCK_CHANGE_MS);
+        if is_known {
+            return;
+        }
+        let clock_deviation_ms = Some(deviation_ms);
+        let word = ReportResponse { clock_deviation_ms, ..ReportResponse::default() };
+        // Without room it is told with the next report.
+        if session.pings.try_send(Ok(word)).is_ok() {
+            session.told_ms = Some(deviation_ms);
+        }
     }
 
     /// A session is over. True if it was the store's latest.
@@ -137,6 +167,30 @@ mod tests {
         assert!(sessions.echo(StoreId(2), second));
         assert!(!sessions.echo(StoreId(2), first), "an old word is no news");
         assert_eq!(sessions.ask(&asked, second), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn a_store_is_told_once_how_far_its_clock_is_from_all() {
+        let mut sessions = HeartbeatSessions::new(StoreId(1));
+        let mut told = vec![];
+        for store in 1..=3 {
+            let (sender, answers) = mpsc::channel(1);
+            sessions.begin(StoreId(store), sender);
+            told.push(answers);
+        }
+        let mut deviations = |sessions: &mut HeartbeatSessions, clocks: [i64; 3]| {
+            for (store, ahead_ms) in (1..).zip(clocks) {
+                sessions.note_clock(StoreId(store), ahead_ms);
+            }
+            let word = |answers: &mut mpsc::Receiver<Result<ReportResponse, Status>>| {
+                answers.try_recv().ok().map(|it| it.unwrap().clock_deviation_ms.unwrap())
+            };
+            told.iter_mut().map(word).collect::<Vec<_>>()
+        };
+        assert_eq!(deviations(&mut sessions, [0, 2, 90_000]), [Some(0), Some(2), Some(89_998)]);
+        assert_eq!(deviations(&mut sessions, [0, 3, 90_100]), [None, None, None]);
+        assert_eq!(deviations(&mut sessions, [0, 3, 5]), [None, None, Some(2)]);
+        sessions.note_clock(StoreId(9), 5);
     }
 
     #[test]

@@ -31,6 +31,7 @@ use super::registry_row::RegistryRow;
 use super::replica_repair::{self, ReplicaRepair};
 use crate::driver::router::{RequestError, Router};
 use crate::membership::Membership;
+use crate::wall_clock;
 
 /// Ids that can be asked for at once.
 const IDS_MAX: u64 = 100_000;
@@ -250,6 +251,14 @@ impl PdLeader {
     /// session from later ones.
     pub(super) fn begin_session(&self, store: StoreId, pings: Pings) -> u64 {
         self.sessions.lock().begin(store, pings)
+    }
+
+    /// A store's clock says `time_ms`; 0 if it did not say.
+    pub(super) fn note_clock(&self, store: StoreId, time_ms: u64) {
+        let here_ms = i64::try_from(wall_clock::now_ms()).unwrap_or(i64::MAX);
+        if let Some(time_ms) = i64::try_from(time_ms).ok().filter(|time_ms| *time_ms > 0) {
+            self.sessions.lock().note_clock(store, time_ms.saturating_sub(here_ms));
+        }
     }
 
     /// A stream broke: the store may be gone, unless it has opened a newer one already.

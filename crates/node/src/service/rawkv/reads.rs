@@ -132,6 +132,8 @@ impl RawKv {
     /// Has the region's log name the time by which rows were left out of an answer, so that no
     /// later leader, by a clock that is behind, shows them again.
     async fn log_time(&self, of: &Descriptor, time_ms: u64) -> Result<(), RequestFailure> {
+        // A time that cannot be right would end rows for good.
+        self.command_ms()?;
         let command = raw::encode_at(time_ms, &[RawOp::RaiseWatermark]);
         let guard = RequestPrecondition { version: Some(of.epoch.version), ..Default::default() };
         let proposal = self.router().propose(of.id, guard, command);
