@@ -191,6 +191,16 @@ async fn the_time_to_live_of_a_key_is_told() {
     assert_eq!(cluster.says(&["ctl", "ttl", "ship"]).await, "none\n");
     let told = cluster.tells(&["ctl", "ttl", "ship", "--json"]).await;
     assert_eq!(told, json!({ "key": "ship", "key_hex": "73686970", "ttl_s": null }));
+    let remaining = async || {
+        let told = cluster.tells(&["ctl", "ttl", "ship", "--json"]).await;
+        told["ttl_s"].as_u64().unwrap()
+    };
+    cluster.says(&["ctl", "put", "ship", "Kronan", "--ttl", "5000"]).await;
+    assert!((4_000..=5_000).contains(&remaining().await));
+    assert!(cluster.says(&["ctl", "ttl", "ship"]).await.ends_with(" s\n"));
+    let swap = ["ctl", "cas", "ship", "Vasa", "--expect", "Kronan", "--ttl", "9000"];
+    cluster.says(&swap).await;
+    assert!((8_000..=9_000).contains(&remaining().await));
     let absent = cluster.refuses(&["ctl", "ttl", "none"], 3).await;
     assert!(absent.contains("\"none\" has no value"), "{absent}");
     cluster.refuses(&["ctl", "put", "ship", "Vasa", "--ttl", "0"], 2).await;
