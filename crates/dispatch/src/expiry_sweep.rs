@@ -48,9 +48,9 @@ pub struct ExpirySweep {
 }
 
 impl ExpirySweep {
-    /// A sweep that begins a pass each `interval`: a row is on disk for little longer than that after
-    /// its time, as long as the rate suffices. The first pass begins an interval after `now`, for a
-    /// store that starts has other work.
+    /// A sweep that begins a pass each `interval`: a row is on disk for little longer than that
+    /// after its time, as long as the rate suffices. The first pass begins an interval after `now`,
+    /// for a store that starts has other work.
     #[must_use]
     pub fn new(now: Duration, interval: Duration) -> Self {
         let next_pass = now.saturating_add(interval);

@@ -1,9 +1,9 @@
 //! How far the wall clock of a store is from those of the others. The middle one counts as right,
 //! so that one that is wrong is found among three, whichever store leads placement.
 
-/// How far `own_ms` is ahead of the middle one of `all_ms`, which has the clocks of all stores, this
-/// one among them. Negative if it is behind. Of two in the middle the farther one counts: of two
-/// clocks that differ neither can be trusted.
+/// How far `own_ms` is ahead of the middle one of `all_ms`, which has the clocks of all stores,
+/// this one among them. Negative if it is behind. Of two in the middle the farther one counts: of
+/// two clocks that differ neither can be trusted.
 #[must_use]
 pub fn clock_deviation(own_ms: i64, all_ms: &[i64]) -> i64 {
     let mut sorted = all_ms.to_vec();
