@@ -56,8 +56,10 @@ func TestEverything(t *testing.T) {
 	seconds, _ := strconv.Atoi(os.Getenv("FLOTILLA_SECONDS"))
 	until := time.Now().Add(time.Duration(seconds) * time.Second)
 	rounds := 0
+	var expiring expiries
 	for ; rounds == 0 || time.Now().Before(until); rounds++ {
 		oneRound(t, ctx, client, rounds)
+		expiring.next(t, ctx, client, rounds)
 	}
 	t.Logf("%d rounds", rounds)
 }
@@ -171,6 +173,49 @@ func checksums(t *testing.T, ctx context.Context, client *rawkv.Client, round in
 	}
 	if found != expected {
 		t.Fatalf("the checksum is %v, not %v", found, expected)
+	}
+}
+
+// slack is how long a row may be there after its time: a store's log names times that are ahead of
+// its clock, and an answer takes its way.
+const slack = 200 * time.Millisecond
+
+// expiries has rows whose time comes, and the moments after which no answer may have them.
+type expiries struct {
+	keys []string
+	gone []time.Time
+}
+
+// next puts rows that expire, and looks at those whose time has come.
+func (e *expiries) next(t *testing.T, ctx context.Context, client *rawkv.Client, round int) {
+	key := func(what string) []byte { return []byte(fmt.Sprintf("t-go-ttl-%s-%04d", what, round)) }
+	short, long, ever := key("short"), key("long"), key("ever")
+	check(t, "put with ttl", client.PutWithTTL(ctx, short, []byte("v"), 1))
+	e.keys, e.gone = append(e.keys, string(short)), append(e.gone, time.Now().Add(time.Second+slack))
+	both, values := [][]byte{long, ever}, [][]byte{[]byte("v"), []byte("v")}
+	check(t, "batch put with ttls", client.BatchPutWithTTL(ctx, both, values, []uint64{3600, 0}))
+	left, err := client.GetKeyTTL(ctx, long)
+	check(t, "ttl", err)
+	if left == nil || *left < 3000 || *left > 3600 {
+		t.Fatalf("of 3600 seconds there are %v left", left)
+	}
+	left, err = client.GetKeyTTL(ctx, ever)
+	check(t, "ttl of a row for ever", err)
+	if left == nil || *left != 0 {
+		t.Fatalf("a row for ever has %v left", left)
+	}
+	left, err = client.GetKeyTTL(ctx, key("none"))
+	check(t, "ttl of nothing", err)
+	if left != nil {
+		t.Fatalf("nothing has %d s left", *left)
+	}
+	for len(e.gone) > 0 && time.Now().After(e.gone[0]) {
+		value, err := client.Get(ctx, []byte(e.keys[0]))
+		check(t, "get after the time", err)
+		if value != nil {
+			t.Fatalf("%s is there after its time", e.keys[0])
+		}
+		e.keys, e.gone = e.keys[1:], e.gone[1:]
 	}
 }
 
