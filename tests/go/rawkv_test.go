@@ -188,7 +188,7 @@ type expiries struct {
 
 // next puts rows that expire, and looks at those whose time has come.
 func (e *expiries) next(t *testing.T, ctx context.Context, client *rawkv.Client, round int) {
-	key := func(what string) []byte { return []byte(fmt.Sprintf("t-go-ttl-%s-%04d", what, round)) }
+	key := func(what string) []byte { return []byte(fmt.Sprintf("t-expires-%s-%04d", what, round)) }
 	short, long, ever := key("short"), key("long"), key("ever")
 	check(t, "put with ttl", client.PutWithTTL(ctx, short, []byte("v"), 1))
 	e.keys, e.gone = append(e.keys, string(short)), append(e.gone, time.Now().Add(time.Second+slack))
