@@ -11,7 +11,7 @@ const RATE: u64 = 10;
 /// Microseconds of the run between two settings of a clock.
 const SET_US: u64 = 150_000;
 /// The greatest difference of a clock to the right time.
-pub(crate) const OFFSET_MS_MAX: u64 = 400;
+pub(crate) const OFFSET_MS_MAX: u64 = 1_000;
 /// Microseconds of the run in a millisecond of the clocks.
 const US_PER_MS: u64 = 1_000 / RATE;
 

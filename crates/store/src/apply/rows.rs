@@ -201,7 +201,7 @@ impl<'a, 'txn> RegionRows<'a, 'txn> {
 
     /// Removes the rows of the range that have expired by the watermark, and returns how many.
     fn remove_expired(&mut self, start: &Bytes, end: Option<&Bytes>) -> Result<u64, Error> {
-        let watermark_ms = self.watermark_ms;
+        let (region, watermark_ms) = (self.descriptor.id, self.watermark_ms);
         let Some((start, end)) = clip(self.descriptor, start, end) else { return Ok(0) };
         let Some(expiries) = self.expiries()? else { return Ok(0) };
         let mut expired = Vec::new();
@@ -212,11 +212,17 @@ impl<'a, 'txn> RegionRows<'a, 'txn> {
                 expired.push(key.to_vec());
             }
         }
+        // Tree by tree, for their pages stay in the cache.
+        let mut expiries = self.expiries()?.expect("it was there above");
         for key in &expired {
-            if !self.rows()?.delete(key)? {
-                return Err(Error::Corrupt(format!("{key:?} has a time and no row")));
+            expiries.delete(key)?;
+        }
+        let mut rows = self.rows()?;
+        for key in &expired {
+            if !rows.delete(key)? {
+                let key = key.escape_ascii();
+                return Err(Error::Corrupt(format!("region {region}: \"{key}\" has a time only")));
             }
-            self.forget_expiry(key)?;
         }
         Ok(expired.len() as u64)
     }

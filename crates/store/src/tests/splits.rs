@@ -76,6 +76,25 @@ fn the_new_region_has_its_rows_and_the_old_one_the_rest() {
     assert_eq!(store.region_digest(RegionId(CHILD)).unwrap().0, SPLIT_INDEX);
 }
 
+/// A row that is gone before a split stays gone after it, by whatever clock the next leader goes.
+#[test]
+fn the_new_region_goes_on_from_the_watermark_and_the_times_of_the_old_one() {
+    let (store, _) = open(&FaultFs::new(0));
+    let put = |key: &'static str| RawOp::Put { key: key.into(), value: "v".into(), ttl_s: 5 };
+    let time_ms = 7_000;
+    let ops = [put("a"), put("e"), RawOp::RaiseWatermark];
+    run(&store, 2, &[entry(1, 1, data_at(time_ms, &[(1, &ops)]))]);
+    apply_admin(&store, split_entry(2));
+    for (region, key) in [(CHILD, b"a"), (2, b"e")] {
+        assert_eq!(store.read().state(RegionId(region)).unwrap().watermark_ms, time_ms);
+        assert_eq!(view(&store, region).expiring_rows().unwrap(), 1);
+        let at = |now_ms| view(&store, region).at(now_ms).get(key).unwrap();
+        assert!(at(11_999).is_some() && at(12_000).is_none());
+    }
+    store.write_log(&[], &[birth_at(2, 2)], &[], &[]).wait().unwrap();
+    store.check().unwrap();
+}
+
 #[test]
 fn proposals_and_splits_of_another_version_have_no_effect() {
     let (store, _) = open(&FaultFs::new(0));
