@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flotilla_client::{Client, Config};
+use flotilla_identity::ApiVersion;
 use flotilla_node::config::read_split_keys;
 use flotilla_node::{EndKind, NodeConfig, bind, set_sched_slice};
 use rustix::process::{Pid, Signal, kill_process};
@@ -42,6 +43,10 @@ pub struct PlaygroundArgs {
     /// backslash, `\xNN` a byte
     #[arg(long, value_name = "FILE")]
     pub split_keys: Option<PathBuf>,
+    /// Form of the clients' keys, v1ttl or v2, as TiKV has them; a playground that is found again
+    /// keeps its own [default: v1ttl]
+    #[arg(long, value_name = "VERSION")]
+    pub api: Option<ApiVersion>,
     /// Directory to keep data in, found again by the next playground there [default: a temporary
     /// one, removed at the end]
     #[arg(long)]
@@ -110,6 +115,7 @@ async fn play(args: &PlaygroundArgs) -> Result<(), String> {
         base_port: args.port,
         common: NodeConfig {
             regions: args.regions,
+            api: args.api,
             log: args.log.clone(),
             ..NodeConfig::default()
         },
@@ -281,6 +287,9 @@ impl Children {
                 .arg(&config.data_dir)
                 .stdin(Stdio::null())
                 .kill_on_drop(true);
+            if let Some(api) = config.api {
+                command.args(["--api", &api.to_string()]);
+            }
             if children.pids.is_empty() {
                 command.args(["--also-listen", PLACEMENT]);
             }

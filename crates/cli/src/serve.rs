@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use flotilla_identity::ApiVersion;
 use flotilla_node::config::ConfigError;
 use flotilla_node::{EndKind, FirstStart, Node, NodeConfig, set_sched_slice};
 
@@ -74,6 +75,10 @@ pub struct ServeArgs {
     /// a line; `\\` is a backslash, `\xNN` a byte. Counts at the bootstrap only
     #[arg(long, value_name = "FILE")]
     pub split_keys: Option<PathBuf>,
+    /// Form of the clients' keys, v1ttl or v2, as TiKV has them; the same on all stores that begin
+    /// the cluster, and never changed [default: v1ttl]
+    #[arg(long, value_name = "VERSION")]
+    pub api: Option<ApiVersion>,
     /// Log level: error, warn, info, debug, trace, or a filter of `tracing` [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
@@ -103,6 +108,7 @@ impl ServeArgs {
         put(&mut config.cluster_id, self.cluster_id);
         put(&mut config.regions, self.regions);
         put(&mut config.split_keys, self.split_keys);
+        config.api = self.api.or(config.api);
         put(&mut config.log, self.log);
         config.first_start = match (self.new, self.replace) {
             (false, false) => FirstStart::Usual,

@@ -20,8 +20,9 @@ pub const SYSTEM_REGION: RegionId = RegionId(1);
 const SYSTEM_REPLICAS_MAX: usize = 5;
 
 /// The regions of a new cluster of `stores` stores: the system region, and those of the clients'
-/// keys. `regions` of these begin at even places of the first two bytes, and one more at each of
-/// `split_keys`, in any order, where none begins.
+/// keys. `regions` of these begin at even places of the first two bytes behind `prefix`, with which
+/// the keys are expected to begin, and one more at each of `split_keys`, in any order, where none
+/// begins.
 ///
 /// # Panics
 ///
@@ -30,11 +31,11 @@ const SYSTEM_REPLICAS_MAX: usize = 5;
 #[must_use]
 pub fn first_regions(
     stores: usize,
-    regions: u64,
+    (regions, prefix): (u64, &[u8]),
     split_keys: &[Bytes],
     replicas: usize,
 ) -> Vec<Descriptor> {
-    let even = (0..regions).map(|place| even_border(place, regions));
+    let even = (0..regions).map(|place| even_border(place, regions, prefix));
     let borders: BTreeSet<Bytes> = even.chain(split_keys.iter().cloned()).collect();
     let count = borders.len() as u64;
     let is_possible = regions > 0 && count <= REGIONS_MAX;
@@ -66,13 +67,13 @@ pub fn first_campaigner(region: &Descriptor) -> Option<StoreId> {
 }
 
 /// The lower border of the `place`-th of `regions` ranges.
-fn even_border(place: u64, regions: u64) -> Bytes {
+fn even_border(place: u64, regions: u64, prefix: &[u8]) -> Bytes {
     if place == 0 {
         return Bytes::new();
     }
     // Fewer regions than prefixes (`REGIONS_MAX`), so no two borders are the same.
-    let prefix = (place << 16) / regions;
-    Bytes::copy_from_slice(&u16::try_from(prefix).expect("place < regions").to_be_bytes())
+    let border = u16::try_from((place << 16) / regions).expect("place < regions");
+    Bytes::from([prefix, &border.to_be_bytes()].concat())
 }
 
 fn region(
@@ -103,7 +104,7 @@ mod tests {
     #[test]
     fn regions_cover_every_key_once_on_distinct_stores() {
         for count in [1, 2, 3, 7, 16, 1000, REGIONS_MAX] {
-            let regions = first_regions(3, count, &[], 3);
+            let regions = first_regions(3, (count, b""), &[], 3);
             assert_eq!(regions[0].space, Space::System);
             let data = &regions[1..];
             assert_eq!(data.len() as u64, count);
@@ -126,7 +127,7 @@ mod tests {
     fn given_borders_are_those_of_the_first_regions_once_each_and_in_order() {
         let keys = ["m", "b", "m", "\u{80}"].map(|key| Bytes::from_static(key.as_bytes()));
         let starts = |regions| -> Vec<Bytes> {
-            let all = first_regions(3, regions, &keys, 3);
+            let all = first_regions(3, (regions, b""), &keys, 3);
             assert_eq!(all[all.len() - 1].end, "");
             assert!(all[1..].windows(2).all(|pair| pair[0].end == pair[1].start));
             all[1..].iter().map(|region| region.start.clone()).collect()
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_first_leaders_are_spread_over_the_stores() {
-        let regions = first_regions(3, 30, &[], 3);
+        let regions = first_regions(3, (30, b""), &[], 3);
         for store in 1..=3 {
             let led = regions[1..].iter().filter(|r| first_campaigner(r) == Some(StoreId(store)));
             assert_eq!(led.count(), 10);

@@ -6,7 +6,7 @@
 //! It takes events and returns decisions; files, sockets and clocks are its drivers'.
 //!
 //! - [`StoreIdentity`]: what a directory says about itself, with the count of its starts.
-//! - [`ClusterSettings`]: the values on which any two stores must agree.
+//! - [`ClusterSettings`]: the values on which any two stores must agree; one is the [`ApiVersion`].
 //! - [`StoreRegistry`]: all stores of the cluster; one row of the system region is authoritative.
 //!   [`StateChange`] is an operator's word about one of them.
 //! - [`Bootstrap`]: how a list of empty stores becomes a cluster, once. Two phases as in Paxos: a
@@ -18,6 +18,7 @@
 //! A store's own memory is not trusted: a store that acknowledged something is remembered by the
 //! receivers of the acknowledgement, and they reject an older copy of its disk.
 
+mod api_version;
 mod bootstrap;
 mod codec;
 mod first_regions;
@@ -36,6 +37,7 @@ mod spec;
 mod state_change;
 mod store_identity;
 
+pub use api_version::{ApiVersion, UnknownApiVersion};
 pub use bootstrap::{Bootstrap, BootstrapWrite, QuestionToken, member_answer};
 pub use first_regions::{REGIONS_MAX, STORES_MAX, SYSTEM_REGION, first_campaigner, first_regions};
 pub use handshake::{Handshake, HelloDecision, KnownRun, PeerWrite, RunHistory, StoreHello};

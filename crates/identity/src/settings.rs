@@ -7,13 +7,16 @@ use std::fmt;
 
 use flotilla_base::fields::{Malformed, put_varint};
 
+use crate::api_version::ApiVersion;
 use crate::codec::row;
 
-/// The first byte of the settings row.
+/// The first byte of the settings row of API V1. Earlier versions read such a row, and wrote it.
 const FORMAT: u8 = 1;
+/// The same with the API version behind the other values.
+const API_FORMAT: u8 = 2;
 
 /// How many values there are.
-const COUNT: usize = 6;
+const COUNT: usize = 7;
 
 /// Their names in the configuration, in the order of [`ClusterSettings::values`].
 const NAMES: [&str; COUNT] = [
@@ -23,10 +26,14 @@ const NAMES: [&str; COUNT] = [
     "raft.heartbeat_ticks",
     "raft.entry_bytes_max",
     "raft.read_leases",
+    "api",
 ];
 
 /// The place of the one value that is shown as a truth value.
 const READ_LEASES: usize = 5;
+
+/// The place of the one value that is shown as a word.
+const API: usize = 6;
 
 /// The settings of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,6 +52,8 @@ pub struct ClusterSettings {
     pub entry_bytes_max: u64,
     /// Whether leaders answer reads under a lease.
     pub read_leases: bool,
+    /// The form of the clients' keys: never changed.
+    pub api: ApiVersion,
 }
 
 impl Default for ClusterSettings {
@@ -57,6 +66,7 @@ impl Default for ClusterSettings {
             heartbeat_ticks: 2,
             entry_bytes_max: 8 << 20,
             read_leases: true,
+            api: ApiVersion::V1Ttl,
         }
     }
 }
@@ -77,6 +87,8 @@ pub struct GivenSettings {
     pub entry_bytes_max: Option<u64>,
     /// As [`ClusterSettings::read_leases`].
     pub read_leases: Option<bool>,
+    /// As [`ClusterSettings::api`].
+    pub api: Option<ApiVersion>,
 }
 
 /// Two values of one setting that must be equal and are not.
@@ -110,6 +122,7 @@ impl GivenSettings {
             heartbeat_ticks: self.heartbeat_ticks.unwrap_or(default.heartbeat_ticks),
             entry_bytes_max: self.entry_bytes_max.unwrap_or(default.entry_bytes_max),
             read_leases: self.read_leases.unwrap_or(default.read_leases),
+            api: self.api.unwrap_or(default.api),
         }
     }
 
@@ -121,6 +134,7 @@ impl GivenSettings {
             self.heartbeat_ticks,
             self.entry_bytes_max,
             self.read_leases.map(u64::from),
+            self.api.map(ApiVersion::number),
         ]
     }
 }
@@ -135,6 +149,7 @@ impl ClusterSettings {
             self.heartbeat_ticks,
             self.entry_bytes_max,
             u64::from(self.read_leases),
+            self.api.number(),
         ]
     }
 
@@ -154,9 +169,14 @@ impl ClusterSettings {
     /// The bytes of the row, as `docs/durability.md` has them.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![FORMAT];
+        // A cluster of V1 may have stores that know no other.
+        let (format, count) = match self.api {
+            ApiVersion::V1Ttl => (FORMAT, API),
+            ApiVersion::V2 => (API_FORMAT, COUNT),
+        };
+        let mut out = vec![format];
         put_varint(&mut out, self.version);
-        self.values().into_iter().for_each(|value| put_varint(&mut out, value));
+        self.values().into_iter().take(count).for_each(|value| put_varint(&mut out, value));
         out
     }
 
@@ -166,8 +186,10 @@ impl ClusterSettings {
     ///
     /// If the bytes are damaged or of a format that this version does not know.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = row(bytes, FORMAT, "settings row")?;
-        let settings = Self {
+        let has_api = bytes.first() == Some(&API_FORMAT);
+        let format = if has_api { API_FORMAT } else { FORMAT };
+        let mut reader = row(bytes, format, "settings row")?;
+        let mut settings = Self {
             version: reader.varint()?,
             replicas: reader.varint()?,
             tick_ms: reader.varint()?,
@@ -175,7 +197,14 @@ impl ClusterSettings {
             heartbeat_ticks: reader.varint()?,
             entry_bytes_max: reader.varint()?,
             read_leases: reader.varint()? != 0,
+            api: ApiVersion::V1Ttl,
         };
+        if has_api {
+            let api = ApiVersion::from_number(reader.varint()?);
+            // V1 has a row of the other format, so that equal settings have equal bytes.
+            let api = api.filter(|api| *api != ApiVersion::V1Ttl);
+            settings.api = api.ok_or(reader.malformed())?;
+        }
         reader.finish()?;
         Ok(settings)
     }
@@ -190,7 +219,11 @@ fn conflict_of(ours: [u64; COUNT], theirs: [Option<u64>; COUNT]) -> Option<Setti
 }
 
 fn shown(at: usize, value: u64) -> String {
-    if at == READ_LEASES { (value != 0).to_string() } else { value.to_string() }
+    match (at, ApiVersion::from_number(value)) {
+        (READ_LEASES, _) => (value != 0).to_string(),
+        (API, Some(api)) => api.to_string(),
+        _ => value.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -203,8 +236,20 @@ mod tests {
         let bytes = settings.encode();
         assert_eq!(bytes, [1, 1, 5, 50, 12, 2, 0x80, 0x80, 0x80, 4, 0]);
         assert_eq!(ClusterSettings::decode(&bytes), Ok(settings));
-        for len in 0..bytes.len() {
-            assert!(ClusterSettings::decode(&bytes[..len]).is_err(), "cut at {len}");
+        let v2 = ClusterSettings { api: ApiVersion::V2, ..settings };
+        let v2_bytes = v2.encode();
+        assert_eq!(v2_bytes, [2, 1, 5, 50, 12, 2, 0x80, 0x80, 0x80, 4, 0, 2]);
+        assert_eq!(ClusterSettings::decode(&v2_bytes), Ok(v2));
+        for bytes in [&bytes, &v2_bytes] {
+            for len in 0..bytes.len() {
+                assert!(ClusterSettings::decode(&bytes[..len]).is_err(), "cut at {len}");
+            }
+            let longer = [&bytes[..], &[2]].concat();
+            assert!(ClusterSettings::decode(&longer).is_err(), "{longer:?}");
+        }
+        for api in [0, 1, 3] {
+            let unknown = [&v2_bytes[..v2_bytes.len() - 1], &[api]].concat();
+            assert!(ClusterSettings::decode(&unknown).is_err(), "API version {api}");
         }
     }
 
@@ -218,12 +263,15 @@ mod tests {
             ClusterSettings { heartbeat_ticks: 3, ..ours },
             ClusterSettings { entry_bytes_max: 1 << 20, ..ours },
             ClusterSettings { read_leases: false, ..ours },
+            ClusterSettings { api: ApiVersion::V2, ..ours },
         ];
         for (theirs, name) in theirs.iter().zip(NAMES) {
             assert_eq!(ours.conflict(theirs).unwrap().name, name);
         }
         let conflict = ours.conflict(&theirs[5]).unwrap();
         assert_eq!(conflict.to_string(), "raft.read_leases is true here and false there");
+        let conflict = ours.conflict(&theirs[6]).unwrap();
+        assert_eq!(conflict.to_string(), "api is v1ttl here and v2 there");
         assert_eq!(ours.conflict(&ClusterSettings { version: 9, ..ours }), None);
     }
 

@@ -104,7 +104,8 @@ impl ClusterSpec {
     #[must_use]
     pub fn first_regions(&self) -> Vec<Descriptor> {
         let replicas = usize::try_from(self.settings.replicas).unwrap_or(usize::MAX);
-        first_regions(self.stores.len(), self.regions, &self.split_keys, replicas)
+        let even = (self.regions, self.settings.api.first_keys());
+        first_regions(self.stores.len(), even, &self.split_keys, replicas)
     }
 
     /// The first value in which another store's specification differs.

@@ -90,7 +90,7 @@ impl Cluster {
         client_threads: usize,
         act: impl FnOnce(&Cluster) -> Result<T>,
     ) -> Result<T> {
-        let descriptors = first_regions(STORES, regions, &[], STORES);
+        let descriptors = first_regions(STORES, (regions, b""), &[], STORES);
         let (mut stores, mut shards) = (Vec::new(), Vec::new());
         for at in 0..STORES {
             let (context, recovered) = open(engine, &dir.join(format!("{at}")), at, &descriptors)?;

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use flotilla_identity::ApiVersion;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use super::error::ConfigError;
 use super::limits::{LimitsConfig, ThreadsConfig};
@@ -60,6 +62,10 @@ pub struct NodeConfig {
     /// Replicas of each data region, as far as there are stores. Default 3; odd, or a majority
     /// costs one more for nothing. A setting of the cluster.
     pub replicas: Option<u64>,
+    /// The form of the clients' keys, `v1ttl` or `v2`. Default `v1ttl`. A setting of the cluster,
+    /// for ever.
+    #[serde(deserialize_with = "api_version")]
+    pub api: Option<ApiVersion>,
     /// The operator's word about an empty directory. Flags of the command line only: a file
     /// outlives the one case that it was meant for.
     #[serde(skip)]
@@ -112,6 +118,7 @@ impl Default for NodeConfig {
             regions: 1,
             split_keys: PathBuf::new(),
             replicas: None,
+            api: None,
             first_start: FirstStart::Usual,
             log: "info".to_owned(),
             raft: RaftConfig::default(),
@@ -147,6 +154,10 @@ impl NodeConfig {
             source: Box::new(source),
         })
     }
+}
+
+fn api_version<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ApiVersion>, D::Error> {
+    String::deserialize(from)?.parse().map(Some).map_err(D::Error::custom)
 }
 
 /// The first key of `text` that has another name now, and that name, both with their group.

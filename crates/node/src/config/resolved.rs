@@ -108,6 +108,7 @@ impl NodeConfig {
             heartbeat_ticks: self.raft.heartbeat_ticks,
             entry_bytes_max: self.raft.entry_bytes_max,
             read_leases: self.raft.read_leases,
+            api: self.api,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use flotilla_identity::REGIONS_MAX;
+use flotilla_identity::{ApiVersion, REGIONS_MAX};
 
 use super::error::ConfigError;
 use super::limits::KEY_BYTES_MAX;
@@ -31,14 +31,19 @@ pub fn read_split_keys(path: &Path) -> Result<Vec<Bytes>, ConfigError> {
     parse(&text).map_err(|words| refused(path, &words))
 }
 
-/// The same for a cluster that begins with `regions` other ones.
-pub(crate) fn read_first_borders(path: &Path, regions: u64) -> Result<Vec<Bytes>, ConfigError> {
+/// The same for a cluster of this API version that begins with `regions` other ones.
+pub(crate) fn read_first_borders(
+    path: &Path,
+    regions: u64,
+    api: ApiVersion,
+) -> Result<Vec<Bytes>, ConfigError> {
     let keys = read_split_keys(path)?;
-    check_first(&keys, regions).map_err(|words| refused(path, &words))?;
+    check_first(&keys, regions, api).map_err(|words| refused(path, &words))?;
     Ok(keys)
 }
 
-fn check_first(keys: &[Bytes], regions: u64) -> Result<(), String> {
+fn check_first(keys: &[Bytes], regions: u64, api: ApiVersion) -> Result<(), String> {
+    check_prefixes(keys, api)?;
     let keys_max = REGIONS_MAX - regions;
     if keys.len() as u64 > keys_max {
         return Err(format!(
@@ -51,6 +56,19 @@ fn check_first(keys: &[Bytes], regions: u64) -> Result<(), String> {
         return Err(format!("the keys have {bytes} bytes, at most {FIRST_BYTES_MAX} together"));
     }
     Ok(())
+}
+
+/// Clients of V2 cut the mode and the keyspace off a border without a look.
+fn check_prefixes(keys: &[Bytes], api: ApiVersion) -> Result<(), String> {
+    let is_short = |key: &&Bytes| key.len() < ApiVersion::PREFIX_BYTES;
+    match keys.iter().find(is_short).filter(|_| api == ApiVersion::V2) {
+        None => Ok(()),
+        Some(key) => Err(format!(
+            "{} is too short for api = \"v2\": a border has the mode byte and three bytes of a \
+             keyspace first, as \\x72\\x00\\x00\\x00",
+            key.escape_ascii()
+        )),
+    }
 }
 
 fn refused(path: &Path, words: &str) -> ConfigError {
@@ -137,10 +155,20 @@ mod tests {
     #[test]
     fn a_cluster_begins_with_no_more_borders_than_one_plan_has_room_for() {
         let keys = |count: usize, len: usize| vec![Bytes::from(vec![b'k'; len]); count];
+        let check_first = |keys: &[Bytes], regions| check_first(keys, regions, ApiVersion::V1Ttl);
         assert_eq!(check_first(&keys(9_997, 400), 1), Ok(()));
         let many = check_first(&keys(9_997, 4), 2).unwrap_err();
         assert!(many.contains("9997 keys, and regions = 2"), "{many}");
         let long = check_first(&keys(600, 8192), 1).unwrap_err();
         assert!(long.contains("4915200 bytes"), "{long}");
+    }
+
+    #[test]
+    fn a_border_of_v2_has_room_for_a_keyspace() {
+        let check = |key: &'static [u8], api| check_first(&[Bytes::from_static(key)], 1, api);
+        assert_eq!(check(b"r\0\0", ApiVersion::V1Ttl), Ok(()));
+        assert_eq!(check(b"r\0\0\0", ApiVersion::V2), Ok(()));
+        let short = check(b"r\0\0", ApiVersion::V2).unwrap_err();
+        assert!(short.starts_with("r\\x00\\x00 is too short for api"), "{short}");
     }
 }

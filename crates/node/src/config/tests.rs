@@ -103,12 +103,15 @@ fn a_member_is_started_with_what_its_directory_says_or_refused_with_both_values(
     let settings = refused("[raft]\nelection_ticks = 12");
     assert!(settings.contains("raft.election_ticks = 12 is given, but the cluster has 20"));
     assert!(refused("replicas = 1").contains("replicas = 1 is given, but the cluster has 3"));
+    assert_eq!(check("api = 'v1ttl'"), Ok(()));
+    assert!(refused("api = 'v2'").contains("api = v2 is given, but the cluster has v1ttl"));
 }
 
 #[test]
 fn a_wrong_setting_is_refused_by_its_name() {
     assert!(refused("nmae = 'x'").contains("nmae"));
     assert!(refused("[raft]\ntick = 5").contains("tick"));
+    assert!(refused("api = 'v1'").contains("`v1` is no API version"));
     assert!(refused("regions = 0").contains("regions = 0 is out of range: 1 to 9998"));
     assert!(refused("[raft]\nelection_ticks = 5").contains("three times"));
     assert!(refused("name = 'x'\ninitial_cluster = 'a=h:1,b=h:2'").contains("has a, b"));

@@ -74,7 +74,7 @@ impl BootstrapDriver {
         let mut spec = resolved.spec.clone();
         // Read only by a store that begins a cluster: the file of a member may be gone.
         if let Some(path) = resolved.config.split_keys() {
-            spec.split_keys = read_first_borders(path, spec.regions)?;
+            spec.split_keys = read_first_borders(path, spec.regions, spec.settings.api)?;
         }
         let regions = spec.first_regions();
         let machine = Bootstrap::new(identity, spec, resolved.place, regions);
