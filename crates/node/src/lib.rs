@@ -27,9 +27,11 @@
 //!   control and tickets. Never opens a socket, and a shard's thread never waits for a disk.
 //! - `wall_clock`, `expiry_sweeper`: the clock by which rows expire, and the task that has those
 //!   removed that have. Never decides which have: the store does, by the time of an entry.
+//! - `border_codec`: the borders of regions on the wire of clients. Never used between stores.
 //! - `failure`, `clock`, `sched`, `drop_notify`: fail-stop, time, time slices of threads, and the
 //!   wait for the last holder of the store.
 
+mod border_codec;
 pub mod clock;
 pub mod config;
 mod descriptor_proto;

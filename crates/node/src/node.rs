@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flotilla_identity::ApiVersion;
 use flotilla_proto::peers::operator_server::OperatorServer as OperatorGrpc;
 use flotilla_proto::peers::peers_server::PeersServer;
 use flotilla_proto::peers::status_server::StatusServer as StatusGrpc;
@@ -210,7 +211,11 @@ impl Node {
         let threads = NodeThreads::start(context.clone(), shards, transport, backlog, &failure)
             .map_err(StartError::Thread)?;
         let (id, wall_clock) = (membership.id(), wall_clock(&membership));
-        let router = Router::new(id, context.clone(), limits.router(), failure.clone(), wall_clock);
+        let mut limits = limits.router();
+        if membership.settings().api == ApiVersion::V2 {
+            limits.border_bytes_min = ApiVersion::PREFIX_BYTES;
+        }
+        let router = Router::new(id, context.clone(), limits, failure.clone(), wall_clock);
         streams.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
         streams.spawn(expiry_sweeper::run(router.clone(), limits.expiry_sweep()));
         let placement = place(&resolved, &membership, &router, &connections);
@@ -474,6 +479,6 @@ fn services(
         // Older clients, grpcurl among them, know no other.
         .add_service(reflection().build_v1alpha().expect(made))
         .prepare();
-    let plain = placement.http_routes().merge(status_http::routes(resolved));
+    let plain = placement.http_routes().merge(status_http::routes(resolved, membership.settings()));
     (health, routes.into_axum_router().fallback(refuse).merge(plain).into())
 }

@@ -84,16 +84,17 @@ impl RegionSnapshot {
     /// Keys that cut the region into `parts` of about as many bytes: fewer than that if it has too
     /// few rows. They rise, and lie inside of the region behind its start: each is where a new
     /// region ends. Each is the shortest key that parts its neighbours, for it is kept in
-    /// descriptors and in clients' caches. Takes the time of some gets for each key.
+    /// descriptors and in clients' caches, but has `bytes_min` if the keys have as many. Takes the
+    /// time of some gets for each key.
     ///
     /// # Errors
     ///
     /// The page store failed.
-    pub fn split_keys(&self, parts: usize) -> Result<Vec<Bytes>, ReadError> {
+    pub fn split_keys(&self, parts: usize, bytes_min: usize) -> Result<Vec<Bytes>, ReadError> {
         let mut keys = vec![];
         if let Some(rows) = self.rows() {
             let (start, end) = (self.descriptor().start.clone(), self.descriptor().end.clone());
-            halve(rows, &start, &end, parts, &mut keys)?;
+            halve(rows, (&start, &end), parts, bytes_min, &mut keys)?;
         }
         Ok(keys)
     }
@@ -102,9 +103,9 @@ impl RegionSnapshot {
 /// Cuts `[start, end)` into `parts` and adds the borders, in order.
 fn halve(
     rows: &Tree,
-    start: &Bytes,
-    end: &Bytes,
+    (start, end): (&Bytes, &Bytes),
     parts: usize,
+    bytes_min: usize,
     keys: &mut Vec<Bytes>,
 ) -> Result<(), ReadError> {
     if parts < 2 {
@@ -116,18 +117,19 @@ fn halve(
     let before = below.next_back()?.map(<[u8]>::to_vec);
     // A range of two rows or more has one before its middle.
     let Some(before) = before else { return Ok(()) };
-    let border = shortest_between(&before, &middle);
+    let border = shortest_between(&before, &middle, bytes_min);
     // Halves of an odd count: the greater one is where the region's own id stays.
     let left = parts / 2;
-    halve(rows, start, &border, left, keys)?;
+    halve(rows, (start, &border), left, bytes_min, keys)?;
     keys.push(border.clone());
-    halve(rows, &border, end, parts - left, keys)
+    halve(rows, (&border, end), parts - left, bytes_min, keys)
 }
 
-/// The shortest key above `before` and at most `key`.
-fn shortest_between(before: &[u8], key: &[u8]) -> Bytes {
+/// The shortest key above `before` and at most `key` that has `bytes_min`, if `key` has as many.
+fn shortest_between(before: &[u8], key: &[u8], bytes_min: usize) -> Bytes {
     let common = before.iter().zip(key).take_while(|(one, other)| one == other).count();
-    Bytes::copy_from_slice(&key[..common + 1])
+    let bytes = (common + 1).max(bytes_min.min(key.len()));
+    Bytes::copy_from_slice(&key[..bytes])
 }
 
 fn bounds(descriptor: &Descriptor) -> (Bound<&[u8]>, Bound<&[u8]>) {
@@ -145,10 +147,14 @@ mod tests {
 
     #[test]
     fn a_border_is_no_longer_than_it_has_to_be() {
-        let border = |before: &str, key: &str| shortest_between(before.as_bytes(), key.as_bytes());
+        let border =
+            |before: &str, key: &str| shortest_between(before.as_bytes(), key.as_bytes(), 1);
         assert_eq!(border("apple", "banana"), "b");
         assert_eq!(border("user1000", "user1001"), "user1001");
         assert_eq!(border("user1", "user1000"), "user10");
         assert_eq!(border("", "a"), "a");
+        assert_eq!(shortest_between(b"apple", b"banana", 4), "bana");
+        assert_eq!(shortest_between(b"user1", b"user1000", 4), "user10");
+        assert_eq!(shortest_between(b"a", b"b", 4), "b");
     }
 }

@@ -130,6 +130,7 @@ impl LimitsConfig {
             request_timeout: Duration::from_millis(self.request_timeout_ms),
             leader_wait: Duration::from_millis(self.leader_wait_ms),
             leader_wait_count_max: self.leader_wait_count_max,
+            ..router::RouterLimits::default()
         }
     }
 }

@@ -59,6 +59,8 @@ pub struct RouterLimits {
     pub leader_wait: Duration,
     /// Requests that may wait for leaders; more are rejected at once with `NotLeader`.
     pub leader_wait_count_max: usize,
+    /// Bytes of a border between two rows at least, if the rows have as many.
+    pub border_bytes_min: usize,
 }
 
 impl Default for RouterLimits {
@@ -69,6 +71,7 @@ impl Default for RouterLimits {
             request_timeout: Duration::from_secs(10),
             leader_wait: Duration::from_millis(1000),
             leader_wait_count_max: 4096,
+            border_bytes_min: 1,
         }
     }
 }
@@ -336,6 +339,10 @@ impl Router {
     }
 
     /// The ranges and leaders of the regions here.
+    pub(super) fn border_bytes_min(&self) -> usize {
+        self.shared.limits.border_bytes_min
+    }
+
     pub(super) fn routes(&self) -> &RoutingTable {
         &self.shared.context.routes
     }

@@ -71,7 +71,7 @@ impl Router {
         region: RegionId,
         parts: usize,
     ) -> Result<Vec<Bytes>, ReadError> {
-        self.store().read().region(region, None)?.split_keys(parts)
+        self.store().read().region(region, None)?.split_keys(parts, self.border_bytes_min())
     }
 
     /// How large a region is, if it is here and can be read. For operators.

@@ -11,6 +11,7 @@ use tonic::Status;
 
 use super::errors::not_leader;
 use super::leader::PdLeader;
+use crate::border_codec::BorderCodec;
 use crate::driver::router::Router;
 use crate::membership::{KnownStore, Membership};
 use crate::transport::PeerConnections;
@@ -70,6 +71,11 @@ impl PdContext {
             stopping: watch::Sender::new(false),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// The form of borders on the wire of clients.
+    pub(super) fn borders(&self) -> BorderCodec {
+        BorderCodec(self.shared.membership.settings().api)
     }
 
     pub(super) fn cluster_id(&self) -> u64 {

@@ -2,18 +2,20 @@
 //! settings (`pd/server/api`). It changes nothing.
 //!
 //! The leader of placement answers; another store sends the caller there. Keys are in hexadecimal
-//! with capitals, as PD has them.
+//! with capitals, as PD has them; under API V2 they are encoded as for other clients.
 
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use axum::routing::get;
+use bytes::Bytes;
 use flotilla_placement::{ClusterView, RegionInfo, RegionRoute, ReplicaInfo, StoreInfo};
 use serde_json::{Value, json};
 
 use super::context::PdContext;
 use super::convert::{self, member_to_proto};
 use super::leader::PdLeader;
+use crate::border_codec::BorderCodec;
 use crate::membership::KnownStore;
 use crate::net::answer::{self, Answer};
 use crate::net::dial;
@@ -57,12 +59,13 @@ async fn store(State(context): State<PdContext>, uri: Uri, Path(id): Path<u64>) 
 }
 
 async fn regions(State(context): State<PdContext>, uri: Uri) -> Answer {
+    let borders = context.borders();
     by_leader(&context, &uri, |pd_leader| {
         let now_ms = pd_leader.now_ms();
         pd_leader.see(|view| {
             let count = view.scan(now_ms, b"", b"").count();
             let listed = view.scan(now_ms, b"", b"").take(REGIONS_MAX);
-            let regions: Vec<_> = listed.map(|route| region_to_json(&route)).collect();
+            let regions: Vec<_> = listed.map(|route| region_to_json(&route, borders)).collect();
             Some(json!({ "count": count, "regions": regions }))
         })
     })
@@ -70,9 +73,10 @@ async fn regions(State(context): State<PdContext>, uri: Uri) -> Answer {
 }
 
 async fn region(State(context): State<PdContext>, uri: Uri, Path(id): Path<u64>) -> Answer {
+    let borders = context.borders();
     by_leader(&context, &uri, |pd_leader| {
         let now_ms = pd_leader.now_ms();
-        pd_leader.see(|view| view.region(now_ms, id).map(|route| region_to_json(&route)))
+        pd_leader.see(|view| view.region(now_ms, id).map(|route| region_to_json(&route, borders)))
     })
     .await
 }
@@ -172,12 +176,13 @@ fn store_with_status(view: &ClusterView, store: &StoreInfo) -> Value {
     })
 }
 
-fn region_to_json(route: &RegionRoute<'_>) -> Value {
+fn region_to_json(route: &RegionRoute<'_>, borders: BorderCodec) -> Value {
     let RegionInfo { id, start, end, conf_version, version, replicas } = route.region;
+    let shown = |border: &[u8]| hex(&borders.encode(Bytes::copy_from_slice(border)));
     json!({
         "id": id,
-        "start_key": hex(start),
-        "end_key": hex(end),
+        "start_key": shown(start),
+        "end_key": shown(end),
         "epoch": { "conf_ver": conf_version, "version": version },
         "peers": replicas.iter().map(peer_to_json).collect::<Vec<_>>(),
         "leader": route.leader.as_ref().map(peer_to_json),
@@ -211,6 +216,7 @@ fn hex(key: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use flotilla_identity::ApiVersion;
     use flotilla_placement::{LeaderStatus, ReplicaRole};
 
     use super::*;
@@ -238,6 +244,12 @@ mod tests {
             ],
             "leader": { "id": 201, "store_id": 1, "role_name": "Voter" },
         });
-        assert_eq!(region_to_json(&route), expected);
+        let json = |api| region_to_json(&route, BorderCodec(api));
+        assert_eq!(json(ApiVersion::V1Ttl), expected);
+        let encoded = json(ApiVersion::V2);
+        assert_eq!(
+            (&encoded["start_key"], &encoded["end_key"]),
+            (&json!("61FF000000000000F9"), &json!(""))
+        );
     }
 }

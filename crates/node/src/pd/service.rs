@@ -81,22 +81,43 @@ impl PdService {
         look: impl Fn(&ClusterView, u64) -> LookupResult<Option<Region>>,
     ) -> Result<Response<GetRegionResponse>, Status> {
         let pd_leader = self.pd_leader(header).await?;
-        let found = self.look(&pd_leader, look).await.unwrap_or_default();
+        let found = self.encoded(self.look(&pd_leader, look).await.unwrap_or_default());
         let Region { region, leader, down_peers, pending_peers } = found;
         let header = self.header();
         let response = GetRegionResponse { header, region, leader, down_peers, pending_peers };
         Ok(Response::new(response))
     }
 
-    async fn query(&self, request: QueryRegionRequest) -> Result<QueryRegionResponse, Status> {
+    /// A region with its borders as clients see them.
+    fn encoded(&self, mut region: Region) -> Region {
+        if let Some(region) = &mut region.region {
+            self.context.borders().encode_region(region);
+        }
+        region
+    }
+
+    /// The key that a client asks for.
+    fn key(&self, key: Bytes) -> Result<Bytes, Status> {
+        let decoded = self.context.borders().decode(key);
+        decoded.map_err(|error| Status::invalid_argument(error.to_string()))
+    }
+
+    async fn query(&self, mut request: QueryRegionRequest) -> Result<QueryRegionResponse, Status> {
         let pd_leader = self.pd_leader(request.header.clone()).await?;
         let count = request.keys.len() + request.prev_keys.len() + request.ids.len();
         if count > BATCH_COUNT_MAX {
             let message = format!("{count} lookups in one batch, at most {BATCH_COUNT_MAX}");
             return Err(Status::invalid_argument(message));
         }
+        for key in request.keys.iter_mut().chain(&mut request.prev_keys) {
+            *key = self.key(std::mem::take(key))?;
+        }
         let look = |cluster: &ClusterView, now_ms| lookup::batch(cluster, now_ms, &request);
-        let response = self.look(&pd_leader, look).await;
+        let mut response = self.look(&pd_leader, look).await;
+        let found = response.regions_by_id.values_mut();
+        for region in found.filter_map(|found| found.region.as_mut()) {
+            self.context.borders().encode_region(region);
+        }
         Ok(QueryRegionResponse { header: self.header(), ..response })
     }
 
@@ -104,10 +125,18 @@ impl PdService {
     async fn split(
         &self,
         pd_leader: &PdLeader,
-        mut keys: Vec<Bytes>,
+        keys: Vec<Bytes>,
         retry_limit: u64,
     ) -> Result<(u64, Vec<u64>), Status> {
         check_count(keys.len(), "split keys")?;
+        let mut keys = keys.into_iter().map(|key| self.key(key)).collect::<Result<Vec<_>, _>>()?;
+        let borders = self.context.borders();
+        // The empty key is the border of the first region.
+        if let Some(key) = keys.iter().find(|key| !key.is_empty() && !borders.is_border(key)) {
+            let key = key.escape_ascii();
+            let words = format!("key {key} is too short: a border has a mode and a keyspace");
+            return Err(Status::invalid_argument(words));
+        }
         keys.sort_unstable();
         keys.dedup();
         let made = split_regions::split(&self.context, pd_leader, &keys, retry_limit).await;
@@ -259,6 +288,7 @@ impl Pd for PdService {
         request: Request<GetRegionRequest>,
     ) -> Result<Response<GetRegionResponse>, Status> {
         let GetRegionRequest { header, region_key, .. } = request.into_inner();
+        let region_key = self.key(region_key)?;
         self.region(header, |cluster, now_ms| lookup::by_key(cluster, now_ms, &region_key)).await
     }
 
@@ -267,6 +297,7 @@ impl Pd for PdService {
         request: Request<GetRegionRequest>,
     ) -> Result<Response<GetRegionResponse>, Status> {
         let GetRegionRequest { header, region_key, .. } = request.into_inner();
+        let region_key = self.key(region_key)?;
         self.region(header, |cluster, now_ms| lookup::by_next_key(cluster, now_ms, &region_key))
             .await
     }
@@ -285,10 +316,12 @@ impl Pd for PdService {
     ) -> Result<Response<ScanRegionsResponse>, Status> {
         let ScanRegionsRequest { header, start_key, end_key, limit: asked } = request.into_inner();
         let pd_leader = self.pd_leader(header).await?;
+        let (start_key, end_key) = (self.key(start_key)?, self.key(end_key)?);
         let look = |cluster: &ClusterView, now_ms| {
             lookup::scan(cluster, now_ms, &start_key, &end_key, limit(asked))
         };
-        let regions = self.look(&pd_leader, look).await.regions;
+        let regions = self.look(&pd_leader, look).await.regions.into_iter();
+        let regions: Vec<_> = regions.map(|region| self.encoded(region)).collect();
         // Older clients read the two lists, in which a region without a leader has an empty one.
         let region_metas = regions.iter().filter_map(|region| region.region.clone()).collect();
         let leaders = regions.iter().map(|region| region.leader.unwrap_or_default());
@@ -301,13 +334,18 @@ impl Pd for PdService {
         &self,
         request: Request<BatchScanRegionsRequest>,
     ) -> Result<Response<BatchScanRegionsResponse>, Status> {
-        let BatchScanRegionsRequest { header, ranges, limit: asked, contain_all_key_range, .. } =
-            request.into_inner();
+        let BatchScanRegionsRequest {
+            header, mut ranges, limit: asked, contain_all_key_range, ..
+        } = request.into_inner();
         let pd_leader = self.pd_leader(header).await?;
         if ranges.len() > BATCH_COUNT_MAX {
             let message =
                 format!("{} ranges in one batch, at most {BATCH_COUNT_MAX}", ranges.len());
             return Err(Status::invalid_argument(message));
+        }
+        for range in &mut ranges {
+            range.start_key = self.key(std::mem::take(&mut range.start_key))?;
+            range.end_key = self.key(std::mem::take(&mut range.end_key))?;
         }
         let look = |cluster: &ClusterView, now_ms| {
             lookup::scan_all(cluster, now_ms, &ranges, limit(asked))
@@ -318,7 +356,7 @@ impl Pd for PdService {
             let header = self.header_with(kind, "the regions do not contain all keys".to_owned());
             return Ok(Response::new(BatchScanRegionsResponse { header, regions: Vec::new() }));
         }
-        let regions = scanned.regions;
+        let regions = scanned.regions.into_iter().map(|region| self.encoded(region)).collect();
         Ok(Response::new(BatchScanRegionsResponse { header: self.header(), regions }))
     }
 

@@ -17,6 +17,7 @@ use super::context::PdContext;
 use super::errors::not_leader;
 use super::leader::PdLeader;
 use super::lookup::{self, LookupResult};
+use crate::border_codec::request_version;
 use crate::net::dial;
 
 /// Rounds without a split if the client names no number.
@@ -141,6 +142,7 @@ async fn split_region(
         region_epoch: region.region_epoch,
         peer: Some(leader),
         cluster_id: context.cluster_id(),
+        api_version: request_version(context.borders().0).into(),
         ..Context::default()
     };
     let request = SplitRegionRequest {

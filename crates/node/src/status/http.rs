@@ -6,14 +6,15 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
+use flotilla_identity::ClusterSettings;
 use serde_json::{Value, json};
 
 use crate::config::ResolvedConfig;
 use crate::net::answer::{self, Answer};
 
 /// The routes.
-pub(crate) fn routes(resolved: &ResolvedConfig) -> Router {
-    let settings = Arc::new(settings(resolved));
+pub(crate) fn routes(resolved: &ResolvedConfig, cluster: &ClusterSettings) -> Router {
+    let settings = Arc::new(settings(resolved, cluster));
     Router::new().route("/status", get(status)).route("/config", get(config)).with_state(settings)
 }
 
@@ -25,13 +26,15 @@ async fn config(State(settings): State<Arc<Value>>) -> Answer {
     answer::json(&settings)
 }
 
-/// The settings by TiKV's names, as far as there is something like them here. Keys are stored as
-/// they come (API V1), with a time to live if one is given.
-fn settings(resolved: &ResolvedConfig) -> Value {
+/// The settings by TiKV's names, as far as there is something like them here. Values may expire
+/// under each API version.
+fn settings(resolved: &ResolvedConfig, cluster: &ClusterSettings) -> Value {
     let split = &resolved.config.split;
     let size = format!("{}KiB", split.region_bytes_max >> 10);
     json!({
-        "storage": { "api-version": 1, "enable-ttl": true, "engine": "raft-kv" },
+        "storage": {
+            "api-version": cluster.api.number(), "enable-ttl": true, "engine": "raft-kv",
+        },
         "coprocessor": {
             "region-max-size": size,
             "region-split-size": size,
@@ -39,6 +42,6 @@ fn settings(resolved: &ResolvedConfig) -> Value {
             "region-split-keys": split.region_keys_max,
             "enable-region-bucket": false,
         },
-        "raftstore": { "raft-entry-max-size": format!("{}B", resolved.spec.settings.entry_bytes_max) },
+        "raftstore": { "raft-entry-max-size": format!("{}B", cluster.entry_bytes_max) },
     })
 }

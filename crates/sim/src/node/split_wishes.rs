@@ -25,7 +25,7 @@ impl RunningStore {
             SplitReason::Load { key, .. } => vec![key],
             SplitReason::Size { parts } => {
                 match self.executor.store().read().region(wish.region, None) {
-                    Ok(rows) => rows.split_keys(parts)?,
+                    Ok(rows) => rows.split_keys(parts, 1)?,
                     // Its replica has ended, and the core has not heard of that.
                     Err(ReadError::RegionNotFound) => Vec::new(),
                     Err(error) => return Err(error),

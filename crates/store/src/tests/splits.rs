@@ -318,7 +318,7 @@ fn split_keys_cut_a_region_into_parts_of_about_the_same_size() {
     assert_eq!(size.keys, 400);
     assert!((200_000..400_000).contains(&size.bytes), "{size:?}");
     for parts in [2, 3, 5, 16] {
-        let keys = region.split_keys(parts).unwrap();
+        let keys = region.split_keys(parts, 1).unwrap();
         assert_eq!(keys.len(), parts - 1);
         let number = |key: &Bytes| format!("{:0<4}", str::from_utf8(&key[1..]).unwrap());
         let starts = keys.iter().map(|key| number(key).parse::<usize>().unwrap());
@@ -328,8 +328,8 @@ fn split_keys_cut_a_region_into_parts_of_about_the_same_size() {
         assert!(sizes.iter().all(|size| (fair / 2..=fair * 2).contains(size)), "{sizes:?}");
     }
     assert_eq!(view(&store, 4).size().unwrap().keys, 0);
-    assert_eq!(view(&store, 4).split_keys(4).unwrap(), Vec::<Bytes>::new(), "no rows");
-    assert_eq!(view(&store, 3).split_keys(4).unwrap(), Vec::<Bytes>::new(), "one row");
+    assert_eq!(view(&store, 4).split_keys(4, 1).unwrap(), Vec::<Bytes>::new(), "no rows");
+    assert_eq!(view(&store, 3).split_keys(4, 1).unwrap(), Vec::<Bytes>::new(), "one row");
 }
 
 #[test]

@@ -22,7 +22,7 @@ use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
 use super::chunked_body::{BatchReply, ChunkedBody};
-use super::errors::{RequestFailure, RpcResponse, answer};
+use super::errors::{RequestFailure, RpcResponse};
 use super::refused;
 use super::row_encoder::RowEncoder;
 use super::service::RawKv;
@@ -251,38 +251,52 @@ async fn carry_out(service: &RawKv, request: Request) -> Result<BatchReply, Stat
     use request::Cmd as Ask;
     use response::Cmd as Told;
     let told = match request.cmd {
-        Some(Ask::RawGet(request)) => Told::RawGet(answer(service.get(request).await)?),
+        Some(Ask::RawGet(request)) => Told::RawGet(service.answer(service.get(request).await)?),
         Some(Ask::RawBatchGet(request)) => {
-            return rows(BATCH_GET_FIELD, service.batch_get(request).await, Told::RawBatchGet);
+            return rows(
+                service,
+                BATCH_GET_FIELD,
+                service.batch_get(request).await,
+                Told::RawBatchGet,
+            );
         }
-        Some(Ask::RawPut(request)) => Told::RawPut(answer(service.put(request).await)?),
+        Some(Ask::RawPut(request)) => Told::RawPut(service.answer(service.put(request).await)?),
         Some(Ask::RawBatchPut(request)) => {
-            Told::RawBatchPut(answer(service.batch_put(request).await)?)
+            Told::RawBatchPut(service.answer(service.batch_put(request).await)?)
         }
-        Some(Ask::RawDelete(request)) => Told::RawDelete(answer(service.delete(request).await)?),
+        Some(Ask::RawDelete(request)) => {
+            Told::RawDelete(service.answer(service.delete(request).await)?)
+        }
         Some(Ask::RawBatchDelete(request)) => {
-            Told::RawBatchDelete(answer(service.batch_delete(request).await)?)
+            Told::RawBatchDelete(service.answer(service.batch_delete(request).await)?)
         }
         Some(Ask::RawScan(request)) => {
-            return rows(SCAN_FIELD, service.scan(request).await, Told::RawScan);
+            return rows(service, SCAN_FIELD, service.scan(request).await, Told::RawScan);
         }
         Some(Ask::RawDeleteRange(request)) => {
-            Told::RawDeleteRange(answer(service.delete_range(request).await)?)
+            Told::RawDeleteRange(service.answer(service.delete_range(request).await)?)
         }
         Some(Ask::RawBatchScan(request)) => {
-            return rows(BATCH_SCAN_FIELD, service.batch_scan(request).await, Told::RawBatchScan);
+            return rows(
+                service,
+                BATCH_SCAN_FIELD,
+                service.batch_scan(request).await,
+                Told::RawBatchScan,
+            );
         }
         Some(Ask::Empty(request)) => {
             let delay = Duration::from_millis(request.delay_time).min(DELAY_MAX);
             tokio::time::sleep(delay).await;
             Told::Empty(BatchCommandsEmptyResponse { test_id: request.test_id })
         }
-        Some(Ask::ScanLock(request)) => Told::ScanLock(answer(service.scan_lock(request).await)?),
+        Some(Ask::ScanLock(request)) => {
+            Told::ScanLock(service.answer(service.scan_lock(request).await)?)
+        }
         Some(Ask::ResolveLock(request)) => {
-            Told::ResolveLock(answer(service.resolve_lock(request).await)?)
+            Told::ResolveLock(service.answer(service.resolve_lock(request).await)?)
         }
         Some(Ask::RawCoprocessor(request)) => {
-            Told::RawCoprocessor(answer(service.raw_coprocessor(request).await)?)
+            Told::RawCoprocessor(service.answer(service.raw_coprocessor(request).await)?)
         }
         Some(cmd) => {
             return Ok(BatchReply::Message(Box::new(Response { cmd: refused::told(cmd) })));
@@ -296,6 +310,7 @@ async fn carry_out(service: &RawKv, request: Request) -> Result<BatchReply, Stat
 
 /// Rows in their field of the answer, or the error instead of them.
 fn rows<T: RpcResponse>(
+    service: &RawKv,
     field: u32,
     result: Result<RowEncoder, RequestFailure>,
     told: fn(T) -> response::Cmd,
@@ -303,7 +318,7 @@ fn rows<T: RpcResponse>(
     match result {
         Ok(rows) => Ok(BatchReply::Rows { field, rows }),
         Err(failure) => {
-            let cmd = Some(told(answer(Err(failure))?));
+            let cmd = Some(told(service.answer(Err(failure))?));
             Ok(BatchReply::Message(Box::new(Response { cmd })))
         }
     }

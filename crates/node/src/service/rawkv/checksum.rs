@@ -11,7 +11,6 @@ use super::errors::RequestFailure;
 use super::range::{self, KeyBounds};
 use super::reads::{PART_BYTES, RANGES_MAX, RowReader};
 use super::service::RawKv;
-use super::validate;
 
 impl RawKv {
     pub(super) async fn checksum(
@@ -19,7 +18,8 @@ impl RawKv {
         request: RawChecksumRequest,
     ) -> Result<RawChecksumResponse, RequestFailure> {
         let RawChecksumRequest { context, algorithm, ranges } = request;
-        validate::common(context.as_ref(), "")?;
+        let rules = self.rules("raw_checksum");
+        rules.common(context.as_ref(), "")?;
         if algorithm != i32::from(ChecksumAlgorithm::Crc64Xor) {
             let words = format!("unknown checksum algorithm {algorithm}");
             return Err(RequestFailure::Refused(words));
@@ -31,8 +31,7 @@ impl RawKv {
         let checked = self.check_context(context)?.at_known_version();
         let (mut probes, mut clipped) = (vec![], vec![]);
         for range in ranges {
-            validate::key(&range.start_key)?;
-            validate::key(&range.end_key)?;
+            rules.range(&range.start_key, &range.end_key)?;
             let found = range::forward(&checked.descriptor, range.start_key, range.end_key);
             probes.extend(found.probe);
             clipped.extend(found.range);

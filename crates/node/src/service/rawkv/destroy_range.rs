@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use flotilla_identity::ApiVersion;
 use flotilla_proto::kvrpcpb::{
     Context, RawDeleteRangeRequest, RawDeleteRangeResponse, UnsafeDestroyRangeRequest,
     UnsafeDestroyRangeResponse,
@@ -24,7 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::transport::Channel;
 
-use super::errors::{RequestFailure, answer, has_kind, is_final};
+use super::errors::{RequestFailure, has_kind, is_final};
 use super::range::KeyBounds;
 use super::request_context::check_cluster;
 use super::service::RawKv;
@@ -49,20 +51,22 @@ impl RawKv {
         request: UnsafeDestroyRangeRequest,
     ) -> Result<UnsafeDestroyRangeResponse, RequestFailure> {
         let UnsafeDestroyRangeRequest { context, start_key: start, end_key: end } = request;
-        validate::common(context.as_ref(), "")?;
-        validate::key(&start)?;
-        validate::key(&end)?;
+        let rules = self.rules("unsafe_destroy_range");
+        rules.common(context.as_ref(), "")?;
+        validate::size(&start)?;
+        validate::size(&end)?;
+        let bounds = within_raw_keys(KeyBounds { start, end }, rules.api);
         let context = context.unwrap_or_default();
         check_cluster(context.cluster_id, &self.router().identity())?;
         let time_limit = match context.max_execution_duration_ms {
             0 => TIME_LIMIT,
             limit_ms => TIME_LIMIT.min(Duration::from_millis(limit_ms)),
         };
-        if end.is_empty() || start < end {
+        if let Some(bounds) = bounds {
             let deadline = Instant::now() + time_limit;
             let destroyer =
                 RangeDestroyer { service: self.clone(), links: Arc::default(), deadline };
-            destroyer.run(KeyBounds { start, end }).await.map_err(RequestFailure::Refused)?;
+            destroyer.run(bounds).await.map_err(RequestFailure::Refused)?;
         }
         Ok(UnsafeDestroyRangeResponse::default())
     }
@@ -158,6 +162,7 @@ impl RangeDestroyer {
             region_id: region.id.0,
             region_epoch: region_to_proto(region).region_epoch,
             cluster_id: router.identity().cluster_id,
+            api_version: self.service.request_version().into(),
             max_execution_duration_ms: u64::try_from(left).unwrap_or(u64::MAX).max(1),
             ..Context::default()
         };
@@ -172,7 +177,7 @@ impl RangeDestroyer {
                 self.delete_elsewhere(leader.store, request).await
             }
             // Without a leader the router waits for a while.
-            _ => match answer(self.service.delete_range(request).await) {
+            _ => match self.service.answer(self.service.delete_range(request).await) {
                 // A store that stops says so without a kind, and nothing that is tried here later
                 // does better.
                 Ok(response) => attempt(response, |error| is_final(error) || !has_kind(error)),
@@ -216,6 +221,19 @@ impl RangeDestroyer {
     }
 }
 
+/// The part of the bounds that can have rows; `None` if there is none. Clients of V2 destroy the
+/// keys of transactions as well, which lie elsewhere.
+fn within_raw_keys(bounds: KeyBounds, api: ApiVersion) -> Option<KeyBounds> {
+    let KeyBounds { mut start, mut end } = bounds;
+    if api == ApiVersion::V2 {
+        start = start.max(Bytes::from_static(ApiVersion::RAW_START));
+        if end.is_empty() || end > ApiVersion::RAW_END {
+            end = Bytes::from_static(ApiVersion::RAW_END);
+        }
+    }
+    (end.is_empty() || start < end).then_some(KeyBounds { start, end })
+}
+
 /// The part of the bounds that lies in the region, and what is left behind it.
 fn cut(bounds: KeyBounds, region: &Descriptor) -> (KeyBounds, Option<KeyBounds>) {
     let start = bounds.start.max(region.start.clone());
@@ -245,6 +263,27 @@ mod tests {
     use flotilla_region::{Epoch, RegionId, RemovedPeers};
 
     use super::*;
+
+    #[test]
+    fn under_v2_only_raw_keys_are_destroyed() {
+        let bounds = |start: &'static [u8], end: &'static [u8]| KeyBounds {
+            start: Bytes::from_static(start),
+            end: Bytes::from_static(end),
+        };
+        let raw = |range: &KeyBounds| within_raw_keys(range.clone(), ApiVersion::V2);
+        for (range, expected) in [
+            (bounds(b"", b""), Some(bounds(b"r\0\0\0", b"s"))),
+            (bounds(b"a", b"z"), Some(bounds(b"r\0\0\0", b"s"))),
+            (bounds(b"r\0\0\x01k", b"r\0\0\x02"), Some(bounds(b"r\0\0\x01k", b"r\0\0\x02"))),
+            (bounds(b"x\0\0\0", b"x\0\0\x01"), None),
+            (bounds(b"a", b"b"), None),
+        ] {
+            assert_eq!(raw(&range), expected, "{range:?}");
+        }
+        let all = bounds(b"", b"");
+        assert_eq!(within_raw_keys(all.clone(), ApiVersion::V1Ttl), Some(all));
+        assert_eq!(within_raw_keys(bounds(b"b", b"a"), ApiVersion::V1Ttl), None);
+    }
 
     #[test]
     fn a_range_is_cut_at_the_borders_of_its_regions() {

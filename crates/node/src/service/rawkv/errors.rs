@@ -10,6 +10,7 @@ use flotilla_region::{Descriptor, Peer, RegionId, Reject, StoreId};
 use flotilla_store::{ApplyReject, ReadError};
 use tonic::Status;
 
+use crate::border_codec::BorderCodec;
 use crate::descriptor_proto::{peer_to_proto, region_to_proto};
 use crate::driver::router::RequestError;
 
@@ -168,6 +169,18 @@ pub(crate) fn is_final(error: &errorpb::Error) -> bool {
     error.raft_entry_too_large.is_some()
 }
 
+/// Encodes the borders in an error, and no keys: clients decode those and not these.
+fn encode_borders(borders: BorderCodec, error: &mut errorpb::Error) {
+    if let Some(changed) = &mut error.epoch_not_match {
+        changed.current_regions.iter_mut().for_each(|region| borders.encode_region(region));
+    }
+    if let Some(foreign) = &mut error.key_not_in_region {
+        for border in [&mut foreign.start_key, &mut foreign.end_key] {
+            *border = borders.encode(std::mem::take(border));
+        }
+    }
+}
+
 /// A response with fields for errors.
 pub(crate) trait RpcResponse: Default {
     /// Sets the region error.
@@ -179,13 +192,20 @@ pub(crate) trait RpcResponse: Default {
     }
 }
 
-/// Puts a failure into the response, or into the status of the call.
-pub(crate) fn answer<T: RpcResponse>(result: Result<T, RequestFailure>) -> Result<T, Status> {
+/// Puts a failure into the response, or into the status of the call. Borders in it become what
+/// clients take for borders.
+pub(crate) fn answer<T: RpcResponse>(
+    borders: BorderCodec,
+    result: Result<T, RequestFailure>,
+) -> Result<T, Status> {
     let mut response = T::default();
     match result {
         Ok(response) => return Ok(response),
         Err(RequestFailure::Call(status)) => return Err(status),
-        Err(RequestFailure::Region(error)) => response.set_region_error(*error),
+        Err(RequestFailure::Region(mut error)) => {
+            encode_borders(borders, &mut error);
+            response.set_region_error(*error);
+        }
         Err(RequestFailure::Refused(message)) => response.set_error(message),
     }
     Ok(response)
@@ -291,7 +311,8 @@ fn region(message: &str, kind: impl FnOnce(&mut errorpb::Error)) -> RequestFailu
     RequestFailure::Region(Box::new(error))
 }
 
-fn hex(key: &[u8]) -> String {
+/// Hexadecimal digits, as TiKV shows keys.
+pub(super) fn hex(key: &[u8]) -> String {
     use std::fmt::Write as _;
     key.iter().fold(String::with_capacity(2 * key.len()), |mut text, byte| {
         let _ = write!(text, "{byte:02X}");
@@ -301,6 +322,7 @@ fn hex(key: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use flotilla_identity::ApiVersion;
     use flotilla_region::{Epoch, PeerId, Space};
 
     use super::*;
@@ -320,9 +342,15 @@ mod tests {
         }
     }
 
-    fn told(failure: RequestFailure) -> errorpb::Error {
-        let response = answer::<kvrpcpb::RawScanResponse>(Err(failure)).unwrap();
+    const V1: BorderCodec = BorderCodec(ApiVersion::V1Ttl);
+
+    fn told_by(borders: BorderCodec, failure: RequestFailure) -> errorpb::Error {
+        let response = answer::<kvrpcpb::RawScanResponse>(borders, Err(failure)).unwrap();
         response.region_error.unwrap()
+    }
+
+    fn told(failure: RequestFailure) -> errorpb::Error {
+        told_by(V1, failure)
     }
 
     fn rejected(reject: Reject) -> errorpb::Error {
@@ -377,12 +405,30 @@ mod tests {
     }
 
     #[test]
+    fn borders_of_v2_are_encoded_and_the_key_is_not() {
+        let told = |reject| {
+            let failure = RequestFailure::from_router(ID, RequestError::Rejected(reject));
+            told_by(BorderCodec(ApiVersion::V2), failure)
+        };
+        let start = Bytes::from_static(b"b\0\0\0\0\0\0\0\xf8");
+        let end = Bytes::from_static(b"m\0\0\0\0\0\0\0\xf8");
+        let (key, within) = (Bytes::from_static(b"z"), Box::new(descriptor()));
+        let foreign = told(Reject::KeyNotInRegion { key, descriptor: within });
+        let foreign = foreign.key_not_in_region.unwrap();
+        assert_eq!((foreign.start_key, foreign.end_key), (start.clone(), end.clone()));
+        assert_eq!(foreign.key, "z");
+        let changed = told(Reject::EpochNotMatch { current: vec![descriptor()] });
+        let region = changed.epoch_not_match.unwrap().current_regions.pop().unwrap();
+        assert_eq!((region.start_key, region.end_key), (start, end));
+    }
+
+    #[test]
     fn what_the_caller_did_wrong_is_in_the_field_for_it_if_there_is_one() {
         let refused = || RequestFailure::Refused("no".to_owned());
-        let put = answer::<kvrpcpb::RawPutResponse>(Err(refused())).unwrap();
+        let put = answer::<kvrpcpb::RawPutResponse>(V1, Err(refused())).unwrap();
         assert_eq!((put.error.as_str(), put.region_error), ("no", None));
         assert_eq!(told(refused()).message, "no");
         let call = RequestFailure::Call(Status::invalid_argument("no"));
-        assert!(answer::<kvrpcpb::RawPutResponse>(Err(call)).is_err());
+        assert!(answer::<kvrpcpb::RawPutResponse>(V1, Err(call)).is_err());
     }
 }

@@ -28,7 +28,7 @@ use tonic_prost::ProstCodec;
 
 use super::batch_commands::{self, OutgoingMessage};
 use super::chunked_body::ChunkedBody;
-use super::errors::{RequestFailure, RpcResponse, answer};
+use super::errors::{RequestFailure, RpcResponse};
 use super::row_encoder::RowEncoder;
 use super::service::RawKv;
 use crate::net::call_deadline::CallDeadline;
@@ -110,7 +110,7 @@ where
                         let request = server.request(request).await?;
                         // Its client may have taken all of its time to send it.
                         deadline.check()?;
-                        $encode(server.service.$handler(request).await)
+                        $encode(&server.service, server.service.$handler(request).await)
                     });
                     let message = answer.await.map(OutgoingMessage::alone);
                     Ok(respond(message.map(|message| once(Ok(message)))))
@@ -177,18 +177,20 @@ fn unknown<E>(path: &str) -> BoxFuture<http::Response<Body>, E> {
 
 /// An answer without rows.
 fn message<T: RpcResponse + Message>(
+    service: &RawKv,
     result: Result<T, RequestFailure>,
 ) -> Result<ChunkedBody, Status> {
-    ChunkedBody::message(&answer(result)?)
+    ChunkedBody::message(&service.answer(result)?)
 }
 
 /// Rows, or the error instead of them.
 fn rows<T: RpcResponse + Message>(
+    service: &RawKv,
     result: Result<RowEncoder, RequestFailure>,
 ) -> Result<ChunkedBody, Status> {
     match result {
         Ok(rows) => ChunkedBody::rows(rows),
-        Err(failure) => message::<T>(Err(failure)),
+        Err(failure) => message::<T>(service, Err(failure)),
     }
 }
 

@@ -10,7 +10,6 @@ use flotilla_proto::kvrpcpb::{
 
 use super::errors::RequestFailure;
 use super::service::RawKv;
-use super::validate;
 
 impl RawKv {
     /// The locks in a region: none.
@@ -18,7 +17,7 @@ impl RawKv {
         &self,
         request: ScanLockRequest,
     ) -> Result<ScanLockResponse, RequestFailure> {
-        self.check_region(request.context).await?;
+        self.check_region(request.context, "scan_lock").await?;
         Ok(ScanLockResponse::default())
     }
 
@@ -27,13 +26,17 @@ impl RawKv {
         &self,
         request: ResolveLockRequest,
     ) -> Result<ResolveLockResponse, RequestFailure> {
-        self.check_region(request.context).await?;
+        self.check_region(request.context, "resolve_lock").await?;
         Ok(ResolveLockResponse::default())
     }
 
     /// Has the region check a request that touches no key.
-    async fn check_region(&self, context: Option<Context>) -> Result<(), RequestFailure> {
-        validate::common(context.as_ref(), "")?;
+    async fn check_region(
+        &self,
+        context: Option<Context>,
+        command: &'static str,
+    ) -> Result<(), RequestFailure> {
+        self.rules(command).common(context.as_ref(), "")?;
         self.snapshot(self.check_context(context)?.at_known_version()).await?;
         Ok(())
     }

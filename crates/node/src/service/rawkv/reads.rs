@@ -17,7 +17,7 @@ use super::read_scheduler::ChunkedRead;
 use super::request_context::RequestContext;
 use super::row_encoder::RowEncoder;
 use super::service::RawKv;
-use super::validate;
+use super::validate::RequestRules;
 use crate::driver::reroute::RegionReadError;
 use crate::driver::router::{RequestError, Router};
 
@@ -45,7 +45,9 @@ impl RawKv {
         request: RawGetRequest,
     ) -> Result<RawGetResponse, RequestFailure> {
         let RawGetRequest { context, key, cf } = request;
-        validate::common(context.as_ref(), &cf)?;
+        let rules = self.rules("raw_get");
+        rules.common(context.as_ref(), &cf)?;
+        rules.key(&key)?;
         let checked = self.check_context(context)?;
         let value = self.one_row(checked, key, RegionSnapshot::get).await?;
         Ok(RawGetResponse {
@@ -61,7 +63,9 @@ impl RawKv {
         request: RawGetKeyTtlRequest,
     ) -> Result<RawGetKeyTtlResponse, RequestFailure> {
         let RawGetKeyTtlRequest { context, key, cf } = request;
-        validate::common(context.as_ref(), &cf)?;
+        let rules = self.rules("raw_get_key_ttl");
+        rules.common(context.as_ref(), &cf)?;
+        rules.key(&key)?;
         let checked = self.check_context(context)?;
         let ttl_s = self.one_row(checked, key, RegionSnapshot::ttl_s).await?;
         Ok(RawGetKeyTtlResponse {
@@ -76,8 +80,9 @@ impl RawKv {
         request: RawBatchGetRequest,
     ) -> Result<RowEncoder, RequestFailure> {
         let RawBatchGetRequest { context, keys, cf } = request;
-        validate::common(context.as_ref(), &cf)?;
-        keys.iter().try_for_each(|key| validate::key(key))?;
+        let rules = self.rules("raw_batch_get");
+        rules.common(context.as_ref(), &cf)?;
+        keys.iter().try_for_each(|key| rules.key(key))?;
         let checked = self.check_context(context)?.touching(&keys);
         let bytes_max = self.limits().answer_bytes_max;
         let rows = RowEncoder::default();
@@ -90,10 +95,11 @@ impl RawKv {
 
     pub(super) async fn scan(&self, request: RawScanRequest) -> Result<RowEncoder, RequestFailure> {
         let RawScanRequest { context, start_key, limit, key_only, cf, reverse, end_key } = request;
-        validate::common(context.as_ref(), &cf)?;
+        let rules = self.rules("raw_scan");
+        rules.common(context.as_ref(), &cf)?;
         let options = ScanOptions { limit, reverse, key_only };
         let checked = self.check_context(context)?.at_known_version();
-        self.rows(checked, vec![(start_key, end_key)], options).await
+        self.rows(checked, rules, vec![(start_key, end_key)], options).await
     }
 
     pub(super) async fn batch_scan(
@@ -101,7 +107,8 @@ impl RawKv {
         request: RawBatchScanRequest,
     ) -> Result<RowEncoder, RequestFailure> {
         let RawBatchScanRequest { context, ranges, each_limit, key_only, cf, reverse } = request;
-        validate::common(context.as_ref(), &cf)?;
+        let rules = self.rules("raw_batch_scan");
+        rules.common(context.as_ref(), &cf)?;
         if ranges.len() > RANGES_MAX {
             let count = ranges.len();
             return Err(RequestFailure::Refused(format!("{count} ranges, at most {RANGES_MAX}")));
@@ -109,7 +116,7 @@ impl RawKv {
         let options = ScanOptions { limit: each_limit, reverse, key_only };
         let checked = self.check_context(context)?.at_known_version();
         let ranges = ranges.into_iter().map(|range| (range.start_key, range.end_key)).collect();
-        self.rows(checked, ranges, options).await
+        self.rows(checked, rules, ranges, options).await
     }
 
     /// Reads one key on a snapshot of its region.
@@ -119,7 +126,6 @@ impl RawKv {
         key: Bytes,
         read: impl FnOnce(&RegionSnapshot, &[u8]) -> Result<Option<T>, ReadError>,
     ) -> Result<Option<T>, RequestFailure> {
-        validate::key(&key)?;
         let id = checked.region();
         let view = self.snapshot(checked.touching([&key])).await?;
         let found = read(&view, &key).map_err(|error| self.read_failed(id, error))?;
@@ -148,14 +154,18 @@ impl RawKv {
     async fn rows(
         &self,
         checked: RequestContext,
+        rules: RequestRules,
         bounds: Vec<(Bytes, Bytes)>,
         options: ScanOptions,
     ) -> Result<RowEncoder, RequestFailure> {
         let mut probes = Vec::new();
         let mut ranges = Vec::new();
         for (start, end) in bounds {
-            validate::key(&start)?;
-            validate::key(&end)?;
+            // A scan downwards begins with its upper bound.
+            match options.reverse {
+                true => rules.range(&end, &start)?,
+                false => rules.range(&start, &end)?,
+            }
             let clip = if options.reverse { range::reverse } else { range::forward };
             let ClippedRange { range, probe } = clip(&checked.descriptor, start, end);
             probes.extend(probe);

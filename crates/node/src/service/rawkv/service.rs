@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use flotilla_identity::ApiVersion;
 use flotilla_proto::kvrpcpb::{
-    Context, RawGetRequest, RawGetResponse, RawPutRequest, RawPutResponse,
+    self, Context, RawGetRequest, RawGetResponse, RawPutRequest, RawPutResponse,
 };
 use flotilla_region::StoreId;
 use tonic::Status;
 
-use super::errors::{RequestFailure, answer};
+use super::errors::{RequestFailure, RpcResponse, answer};
 use super::read_scheduler::{ReadScheduler, ReadSchedulerConfig};
 use super::request_context::RequestContext;
+use super::validate::RequestRules;
+use crate::border_codec::{BorderCodec, request_version};
 use crate::driver::router::Router;
 use crate::membership::Membership;
 use crate::wall_clock::WallClockRefusal;
@@ -55,25 +58,29 @@ struct RawKvShared {
     router: Router,
     /// Knows where other stores are; `None` for callers in the same process.
     membership: Option<Membership>,
+    /// The form of the keys.
+    api: ApiVersion,
     limits: RawKvLimits,
     read_scheduler: ReadScheduler,
 }
 
 impl RawKv {
-    /// A service that sends its requests to `router`.
+    /// A service that sends its requests to `router`, for keys of API V1.
     #[must_use]
     pub fn new(router: Router, limits: RawKvLimits) -> Self {
         Self::with_membership(router, limits, None)
     }
 
-    /// The same, which finds other stores by `membership`.
+    /// The same, which finds other stores by `membership`, and the form of the keys.
     pub(crate) fn with_membership(
         router: Router,
         limits: RawKvLimits,
         membership: Option<Membership>,
     ) -> Self {
         let read_scheduler = ReadScheduler::new(limits.reads);
-        Self { shared: Arc::new(RawKvShared { router, membership, limits, read_scheduler }) }
+        let api = membership.as_ref().map_or(ApiVersion::V1Ttl, |it| it.settings().api);
+        let shared = RawKvShared { router, membership, api, limits, read_scheduler };
+        Self { shared: Arc::new(shared) }
     }
 
     /// The answer to a `RawGet`, for callers in the same process.
@@ -82,7 +89,7 @@ impl RawKv {
     ///
     /// The status with which the call would fail.
     pub async fn raw_get(&self, request: RawGetRequest) -> Result<RawGetResponse, Status> {
-        answer(self.get(request).await)
+        self.answer(self.get(request).await)
     }
 
     /// The answer to a `RawPut`, for callers in the same process.
@@ -91,7 +98,30 @@ impl RawKv {
     ///
     /// The status with which the call would fail.
     pub async fn raw_put(&self, request: RawPutRequest) -> Result<RawPutResponse, Status> {
-        answer(self.put(request).await)
+        self.answer(self.put(request).await)
+    }
+
+    /// The result as its client sees it.
+    pub(super) fn answer<T: RpcResponse>(
+        &self,
+        result: Result<T, RequestFailure>,
+    ) -> Result<T, Status> {
+        answer(self.borders(), result)
+    }
+
+    /// The form of borders on the wire.
+    pub(super) fn borders(&self) -> BorderCodec {
+        BorderCodec(self.shared.api)
+    }
+
+    /// The checks of requests of a kind.
+    pub(super) fn rules(&self, command: &'static str) -> RequestRules {
+        RequestRules { api: self.shared.api, command }
+    }
+
+    /// The version that requests have to say.
+    pub(super) fn request_version(&self) -> kvrpcpb::ApiVersion {
+        request_version(self.shared.api)
     }
 
     /// The router to the regions.

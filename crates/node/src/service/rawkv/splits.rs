@@ -1,6 +1,7 @@
 //! Requests that split a region.
 
 use bytes::Bytes;
+use flotilla_identity::ApiVersion;
 use flotilla_proto::kvrpcpb::{SplitRegionRequest, SplitRegionResponse};
 use flotilla_region::RegionId;
 use tokio::time::timeout;
@@ -8,7 +9,6 @@ use tonic::Status;
 
 use super::errors::RequestFailure;
 use super::service::RawKv;
-use super::validate;
 use crate::descriptor_proto::region_to_proto;
 
 /// Parts of a region that is split without keys.
@@ -36,8 +36,10 @@ impl RawKv {
         request: SplitRegionRequest,
     ) -> Result<SplitRegionResponse, RequestFailure> {
         let SplitRegionRequest { context, split_key, mut split_keys, is_raw_kv } = request;
-        validate::common(context.as_ref(), "")?;
-        if !is_raw_kv {
+        let rules = self.rules("split_region");
+        rules.common(context.as_ref(), "")?;
+        // Under V2 both kinds of keys are of one form, and travel as they are.
+        if !is_raw_kv && rules.api == ApiVersion::V1Ttl {
             // TiKV encodes the keys of such a request as those of transactions.
             let why = "only raw keys can be split keys: set is_raw_kv".to_owned();
             return Err(RequestFailure::Refused(why));
@@ -50,7 +52,7 @@ impl RawKv {
             let why = format!("{count} split keys at once, at most {SPLIT_KEYS_MAX}");
             return Err(RequestFailure::Refused(why));
         }
-        split_keys.iter().try_for_each(|key| validate::border(key))?;
+        split_keys.iter().try_for_each(|key| rules.border(key))?;
         let checked = self.check_context(context)?;
         let id = checked.region();
         let current = self.router().check_version(id, checked.guard.version);
@@ -75,7 +77,8 @@ impl RawKv {
             }
             None => split.await?,
         };
-        let regions: Vec<_> = regions.iter().map(region_to_proto).collect();
+        let mut regions: Vec<_> = regions.iter().map(region_to_proto).collect();
+        regions.iter_mut().for_each(|region| self.borders().encode_region(region));
         let (left, right) = match &regions[..] {
             [left, right] => (Some(left.clone()), Some(right.clone())),
             _ => (None, None),

@@ -23,8 +23,9 @@ impl RawKv {
         request: RawPutRequest,
     ) -> Result<RawPutResponse, RequestFailure> {
         let RawPutRequest { context, key, value, cf, ttl, for_cas: _ } = request;
-        validate::common(context.as_ref(), &cf)?;
-        validate::key(&key)?;
+        let rules = self.rules("raw_put");
+        rules.common(context.as_ref(), &cf)?;
+        rules.key(&key)?;
         let checked = self.check_context(context)?.touching([&key]);
         self.write(checked, &[RawOp::Put { key, value, ttl_s: ttl }]).await?;
         Ok(RawPutResponse::default())
@@ -38,8 +39,9 @@ impl RawKv {
         #[allow(deprecated)]
         let ttl_for_all = request.ttl;
         let RawBatchPutRequest { context, pairs, cf, ttls, .. } = request;
-        validate::common(context.as_ref(), &cf)?;
-        pairs.iter().try_for_each(|pair| validate::key(&pair.key))?;
+        let rules = self.rules("raw_batch_put");
+        rules.common(context.as_ref(), &cf)?;
+        pairs.iter().try_for_each(|pair| rules.key(&pair.key))?;
         let ttl_s = validate::ttls(&ttls, ttl_for_all, pairs.len())?;
         let checked = self.check_context(context)?.touching(pairs.iter().map(|pair| &pair.key));
         let put = pairs.into_iter().enumerate().map(|(place, pair)| RawOp::Put {
@@ -56,8 +58,9 @@ impl RawKv {
         request: RawDeleteRequest,
     ) -> Result<RawDeleteResponse, RequestFailure> {
         let RawDeleteRequest { context, key, cf, for_cas: _ } = request;
-        validate::common(context.as_ref(), &cf)?;
-        validate::key(&key)?;
+        let rules = self.rules("raw_delete");
+        rules.common(context.as_ref(), &cf)?;
+        rules.key(&key)?;
         let checked = self.check_context(context)?.touching([&key]);
         self.write(checked, &[RawOp::Delete { key }]).await?;
         Ok(RawDeleteResponse::default())
@@ -68,8 +71,9 @@ impl RawKv {
         request: RawBatchDeleteRequest,
     ) -> Result<RawBatchDeleteResponse, RequestFailure> {
         let RawBatchDeleteRequest { context, keys, cf, for_cas: _ } = request;
-        validate::common(context.as_ref(), &cf)?;
-        keys.iter().try_for_each(|key| validate::key(key))?;
+        let rules = self.rules("raw_batch_delete");
+        rules.common(context.as_ref(), &cf)?;
+        keys.iter().try_for_each(|key| rules.key(key))?;
         let checked = self.check_context(context)?.touching(&keys);
         let delete = keys.into_iter().map(|key| RawOp::Delete { key });
         self.write(checked, &delete.collect::<Vec<_>>()).await?;
@@ -81,9 +85,9 @@ impl RawKv {
         request: RawDeleteRangeRequest,
     ) -> Result<RawDeleteRangeResponse, RequestFailure> {
         let RawDeleteRangeRequest { context, start_key, end_key, cf } = request;
-        validate::common(context.as_ref(), &cf)?;
-        validate::key(&start_key)?;
-        validate::key(&end_key)?;
+        let rules = self.rules("raw_delete_range");
+        rules.common(context.as_ref(), &cf)?;
+        rules.range(&start_key, &end_key)?;
         let checked = self.check_context(context)?.at_known_version();
         let (clipped, beyond) = range::delete(&checked.descriptor, start_key, end_key);
         let checked = checked.touching(clipped.probe.iter().chain(&beyond));
@@ -100,8 +104,9 @@ impl RawKv {
         request: RawCasRequest,
     ) -> Result<RawCasResponse, RequestFailure> {
         let RawCasRequest { context, key, value, cf, ttl, delete, .. } = request;
-        validate::common(context.as_ref(), &cf)?;
-        validate::key(&key)?;
+        let rules = self.rules("raw_compare_and_swap");
+        rules.common(context.as_ref(), &cf)?;
+        rules.key(&key)?;
         let expected = (!request.previous_not_exist).then_some(request.previous_value);
         let checked = self.check_context(context)?.touching([&key]);
         let (value, ttl_s) = if delete { (None, 0) } else { (Some(value), ttl) };
