@@ -462,6 +462,7 @@ fn services(
         router: router.clone(),
         membership: membership.clone(),
         repair: placement.repair_requests(),
+        keyspaces: placement.keyspace_requests(),
     };
     let raw_kv =
         RawKv::with_membership(router.clone(), Default::default(), Some(membership.clone()));

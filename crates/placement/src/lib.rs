@@ -11,6 +11,7 @@
 //! - [`TermFollower`] decides when a store begins and ends to lead placement.
 //! - [`clock_deviation`] says how far the clock of a store is from those of the others.
 //! - [`check_loss`] says whether a store may be declared lost.
+//! - [`Keyspaces`] are the named parts of the key space under TiKV's API V2.
 //! - [`IdAllocator`] hands out numbers that are unique in the cluster.
 //! - [`Tso`] hands out timestamps that never go back.
 //!
@@ -22,6 +23,7 @@
 mod clock_deviation;
 mod cluster_view;
 mod id_allocator;
+mod keyspaces;
 mod leader_balance;
 mod led_regions;
 mod loss_check;
@@ -38,6 +40,9 @@ pub use cluster_view::{
     ClusterView, Config, LeaderStatus, RegionHeartbeat, RegionRoute, StoreInfo, StoreStanding,
 };
 pub use id_allocator::{BLOCK_COUNT, FLOOR, IdAllocator};
+pub use keyspaces::{
+    DEFAULT_KEYSPACE, KEYSPACES_MAX, Keyspace, KeyspaceRefusal, Keyspaces, MalformedKeyspaces,
+};
 pub use leader_balance::{
     LeaderBalance, LeaderBalanceLimits, LeaderScatter, LeaderStep, LeaderStepState,
 };

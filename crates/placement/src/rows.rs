@@ -1,7 +1,7 @@
 //! The rows of the system region: their keys, their bytes, and how they are changed.
 //!
 //! [`CLUSTER_KEY`], [`IDS_KEY`] and [`TSO_KEY`] hold one number each: a version byte, then eight
-//! bytes, most significant first. The other two are the cluster's registry and settings, whose
+//! bytes, most significant first. Two others are the cluster's registry and settings, whose
 //! bytes are those of the copies that each store keeps (`docs/durability.md`). A row changes by a
 //! compare-and-swap only, so that of two leaders that both believe to be in office, at most one
 //! succeeds.
@@ -19,6 +19,9 @@ pub const TSO_KEY: &[u8] = b"placement/tso";
 pub const STORES_KEY: &[u8] = b"placement/stores";
 /// The row that holds the settings on which all stores agree.
 pub const SETTINGS_KEY: &[u8] = b"placement/settings";
+
+/// The row that holds the keyspaces that were made, as [`crate::Keyspaces`] has it.
+pub const KEYSPACES_KEY: &[u8] = b"placement/keyspaces";
 
 /// The row that holds what operators have said of repair: a number, as those above. Its lowest byte
 /// is 1 while repair is paused; the bits above it are the number of replicas, 0 if it was never

@@ -398,6 +398,15 @@ impl PdLeader {
         });
     }
 
+    /// A row, as every write acknowledged before has left it.
+    pub(super) async fn row(&self, key: &'static [u8]) -> Result<Option<Vec<u8>>, Status> {
+        let guard = RequestPrecondition { term: Some(self.term), ..RequestPrecondition::default() };
+        let view = self.router.read(SYSTEM_REGION, guard, false).await.map_err(|_| not_leader())?;
+        let row = view.region(SYSTEM_REGION, None).and_then(|view| view.get(key));
+        let row = row.map_err(|error| Status::internal(error.to_string()))?;
+        Ok(row.map(|row| row.to_vec()))
+    }
+
     /// Writes a row, in this term.
     pub(super) async fn write(&self, swap: RowSwap) -> SwapResult {
         let guard = RequestPrecondition { term: Some(self.term), ..RequestPrecondition::default() };
@@ -419,7 +428,7 @@ impl PdLeader {
 }
 
 /// The wall clock of the machine. It may be wrong and may jump; `Tso` tolerates that.
-fn wall_ms() -> u64 {
+pub(super) fn wall_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -9,8 +9,8 @@
 //! `replica_repair` brings replicas to the stores that should have them: `repair_loop` looks now
 //! and then, `step_runner` carries out its steps where regions are led, and `repair_requests`
 //! answers operators. `registration` changes the `registry_row`, and takes stores that join;
-//! `store_changes` drains stores and lets them leave. `stubs` are small services that clients
-//! expect of a PD. `http` is the part of PD's HTTP API that is read. `context` is their shared
+//! `store_changes` drains stores and lets them leave. `keyspaces` serves the keyspaces of API V2,
+//! `stubs` are small services that clients expect of a PD. `http` is the part of PD's HTTP API that is read. `context` is their shared
 //! state, `placement_driver` puts them together.
 
 mod context;
@@ -22,6 +22,7 @@ mod heartbeat_sender;
 mod heartbeat_sessions;
 mod http;
 mod id_lender;
+mod keyspaces;
 mod leader;
 mod leader_balancer;
 mod lookup;
@@ -39,5 +40,6 @@ mod store_changes;
 mod stubs;
 
 pub use context::PdConfig;
+pub(crate) use keyspaces::KeyspaceRequests;
 pub use placement_driver::PlacementDriver;
 pub(crate) use repair_requests::RepairRequests;

@@ -1,6 +1,6 @@
 //! Assembles the placement driver of a store: its tasks and its services.
 
-use flotilla_proto::keyspacepb::keyspace_server::{Keyspace, KeyspaceServer};
+use flotilla_proto::keyspacepb::keyspace_server::{Keyspace, KeyspaceServer as KeyspaceGrpc};
 use flotilla_proto::meta_storagepb::meta_storage_server::{MetaStorage, MetaStorageServer};
 use flotilla_proto::pdpb::pd_server::{Pd, PdServer};
 use flotilla_proto::peers::join_server::{Join, JoinServer};
@@ -10,10 +10,11 @@ use tonic::codec::CompressionEncoding;
 
 use super::context::{PdConfig, PdContext};
 use super::heartbeat_receiver::HeartbeatReceiver;
+use super::keyspaces::{KeyspaceRequests, KeyspaceServer};
 use super::registration::JoinService;
 use super::repair_requests::RepairRequests;
 use super::service::PdService;
-use super::stubs::{EmptyKeyspaces, EmptyMetaStorage};
+use super::stubs::EmptyMetaStorage;
 use super::{election, heartbeat_sender, http, id_lender};
 use crate::driver::router::Router;
 use crate::membership::Membership;
@@ -66,6 +67,11 @@ impl PlacementDriver {
         RepairRequests(self.context.clone())
     }
 
+    /// Keyspaces, for operators.
+    pub(crate) fn keyspace_requests(&self) -> KeyspaceRequests {
+        KeyspaceRequests(self.context.clone())
+    }
+
     /// The service that takes heartbeats.
     #[must_use]
     pub fn report_server(&self) -> PlacementServer<impl placement_server::Placement> {
@@ -85,10 +91,10 @@ impl PlacementDriver {
             .accept_compressed(CompressionEncoding::Gzip)
     }
 
-    /// The keyspaces of PD, which has none.
+    /// The keyspaces of PD.
     #[must_use]
-    pub fn keyspace_server(&self) -> KeyspaceServer<impl Keyspace> {
-        KeyspaceServer::new(EmptyKeyspaces(self.context.clone()))
+    pub fn keyspace_server(&self) -> KeyspaceGrpc<impl Keyspace> {
+        KeyspaceGrpc::new(KeyspaceServer(self.context.clone()))
             .accept_compressed(CompressionEncoding::Gzip)
     }
 }

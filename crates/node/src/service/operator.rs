@@ -4,21 +4,22 @@ use flotilla_proto::metapb;
 use flotilla_proto::peers::operator_server::Operator;
 use flotilla_proto::peers::{
     ChangeReplicasRequest, ChangeReplicasResponse, ChangeStoreRequest, ChangeStoreResponse,
-    RepairStatusRequest, RepairStatusResponse, SetRepairRequest, SetRepairResponse,
-    TransferLeaderRequest, TransferLeaderResponse,
+    CreateKeyspaceRequest, CreateKeyspaceResponse, RepairStatusRequest, RepairStatusResponse,
+    SetRepairRequest, SetRepairResponse, TransferLeaderRequest, TransferLeaderResponse,
 };
 use flotilla_region::{Peer, RegionId, Reject, StoreId, TransferError};
 use tonic::{Request, Response, Status};
 
 use crate::driver::router::{RequestError, Router};
 use crate::membership::Membership;
-use crate::pd::RepairRequests;
+use crate::pd::{KeyspaceRequests, RepairRequests};
 
 /// Serves `flotilla.peers.Operator`.
 pub(crate) struct OperatorServer {
     pub(crate) router: Router,
     pub(crate) membership: Membership,
     pub(crate) repair: RepairRequests,
+    pub(crate) keyspaces: KeyspaceRequests,
 }
 
 #[tonic::async_trait]
@@ -70,6 +71,13 @@ impl Operator for OperatorServer {
         request: Request<ChangeStoreRequest>,
     ) -> Result<Response<ChangeStoreResponse>, Status> {
         Ok(Response::new(self.repair.change_store(request.into_inner()).await))
+    }
+
+    async fn create_keyspace(
+        &self,
+        request: Request<CreateKeyspaceRequest>,
+    ) -> Result<Response<CreateKeyspaceResponse>, Status> {
+        Ok(Response::new(self.keyspaces.create(request.into_inner()).await))
     }
 }
 

@@ -69,6 +69,7 @@ impl StatusService for StatusServer {
             cluster_id,
             stores: stores.collect(),
             registry_version: registry.version,
+            api_version: self.membership.settings().api.number(),
         }))
     }
 
