@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flotilla_client::{Client, Observer};
+use flotilla_client::{Client, Config, Observer, RequestApi};
 use flotilla_node::{EndKind, FirstStart, Node, NodeConfig, StartError, bind};
 use flotilla_proto::peers;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 
 use crate::reserved_port::ReservedPort;
+use crate::tool::api_of;
 
 /// The interval at which readiness is polled.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -268,13 +269,12 @@ pub async fn ready(
 }
 
 async fn look(endpoints: &[String], regions: u64) -> Result<(), String> {
-    let config = flotilla_client::Config {
-        deadline: Duration::from_secs(2),
-        ..flotilla_client::Config::default()
-    };
+    let config = Config { deadline: Duration::from_secs(2), ..Config::default() };
     let mut led = std::collections::BTreeSet::new();
+    let mut api = RequestApi::default();
     for endpoint in endpoints {
         let seen = Observer::new(endpoint, config.clone()).map_err(|error| error.to_string())?;
+        api = api_of(&seen.stores().await.map_err(|error| format!("{endpoint}: {error}"))?);
         let seen = seen.regions().await.map_err(|error| format!("{endpoint}: {error}"))?;
         let leads = seen.iter().filter(|status| status.role == i32::from(peers::Role::Leader));
         led.extend(leads.filter_map(|status| Some(status.region.as_ref()?.id)));
@@ -284,9 +284,10 @@ async fn look(endpoints: &[String], regions: u64) -> Result<(), String> {
         return Err(format!("{} of {wanted} regions have a leader", led.len()));
     }
     // The row is there for a moment only, under a name that no other client uses.
-    let key = format!("flotilla/ready/{:016x}", fastrand::u64(..));
+    let mode = if api == RequestApi::V2 { "r\0\0\0" } else { "" };
+    let key = format!("{mode}flotilla/ready/{:016x}", fastrand::u64(..));
     let put = async {
-        let client = Client::connect(endpoints, config).await?;
+        let client = Client::connect(endpoints, Config { api, ..config }).await?;
         client.put(key.clone(), "ready").await?;
         client.delete(key).await
     };

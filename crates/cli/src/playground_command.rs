@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use crate::playground::{self, EndedNode, Playground, PlaygroundConfig};
 use crate::reserved_port::ReservedPort;
 use crate::signals::{self, Signals};
+use crate::tool::ClusterTarget;
 use crate::{fail_stop, logging, split_keys, tool};
 
 /// The address at which clients of TiKV look for placement by default.
@@ -198,7 +199,8 @@ async fn ready(
     }
     let began = Instant::now();
     let split = async {
-        let client = Client::connect(endpoints, Config::default()).await?;
+        let target = ClusterTarget::at(endpoints);
+        let client = target.client().await?;
         split_keys::split(&client, borders).await
     };
     split.await.map_err(|error: tool::Error| error.to_string())?;

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use flotilla_client::Observer;
+use flotilla_client::{Client, Config, Observer, RequestApi};
 use flotilla_proto::peers::{self, StatsResponse};
 use serde_json::json;
 
@@ -40,10 +40,15 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl ClusterTarget {
+    /// The cluster at these addresses.
+    pub(crate) fn at(endpoints: &[String]) -> Self {
+        Self { endpoints: endpoints.to_vec(), json: false, timeout: None }
+    }
+
     /// The client's configuration for this target; the rest is the client's default.
     #[must_use]
-    pub fn config(&self) -> flotilla_client::Config {
-        flotilla_client::Config { deadline: self.request_timeout(), ..Default::default() }
+    pub fn config(&self) -> Config {
+        Config { deadline: self.request_timeout(), ..Config::default() }
     }
 
     /// How long a request may take.
@@ -52,10 +57,10 @@ impl ClusterTarget {
     }
 
     /// The same for a command that ends as a whole when the limit does.
-    pub(crate) fn bounded_config(&self) -> flotilla_client::Config {
+    pub(crate) fn bounded_config(&self) -> Config {
         let until = self.timeout.as_ref().map(TimeLimit::requests_end);
         let deadline = until.map_or(REQUEST_TIMEOUT, |until| until - Instant::now().min(until));
-        flotilla_client::Config { deadline, until, ..self.config() }
+        Config { deadline, until, ..self.config() }
     }
 
     /// The end of a wait of so long, in a command that ends as a whole when the limit does.
@@ -71,11 +76,24 @@ impl ClusterTarget {
         self.end_of_wait(self.request_timeout())
     }
 
+    /// A client of the cluster, which speaks its API version, in such a command.
+    pub(crate) async fn client(&self) -> Result<Client, Error> {
+        let config = self.config_of_cluster(self.bounded_config()).await;
+        Ok(Client::connect(&self.endpoints, config).await?)
+    }
+
+    /// `config` with the API version of the cluster, as far as a store says which.
+    pub(crate) async fn config_of_cluster(&self, config: Config) -> Config {
+        // Without an answer the client finds none either, and has better words for that.
+        let api = self.registered_stores().await.map(|told| api_of(&told)).unwrap_or_default();
+        Config { api, ..config }
+    }
+
     /// For asking one store about itself.
     pub(crate) fn observer(&self, address: &str) -> Result<Observer, Error> {
         // One that does not answer leaves time for others.
         let attempt_timeout = LOOK_TIMEOUT.min(self.request_timeout() / 4);
-        Ok(Observer::new(address, flotilla_client::Config { attempt_timeout, ..self.config() })?)
+        Ok(Observer::new(address, Config { attempt_timeout, ..self.config() })?)
     }
 
     /// The stores that take part, from the first endpoint that answers. Needs no quorum.
@@ -104,6 +122,11 @@ impl ClusterTarget {
             false => Err(Error::NotServing(refusals.join("; "))),
         }
     }
+}
+
+/// The API version of a cluster, as one of its stores tells it.
+pub(crate) fn api_of(told: &peers::StoresResponse) -> RequestApi {
+    if told.api_version == 2 { RequestApi::V2 } else { RequestApi::V1 }
 }
 
 /// Whether a store is lost or has left: it never answers.

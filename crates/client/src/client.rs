@@ -313,7 +313,10 @@ impl Client {
             let found = self.router.placement.region_by_id(id, &mut budget).await?;
             let route = found.ok_or(Error::NoRegion(id))?;
             match self.router.attempt(&Arc::new(route), request.clone(), &mut budget).await {
-                Ok(response) => return Ok(response.regions),
+                Ok(response) => {
+                    let api = self.router.config.api;
+                    return response.regions.into_iter().map(|region| api.decode(region)).collect();
+                }
                 Err(failure) => budget.pause(failure).await?,
             }
         }

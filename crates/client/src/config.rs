@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
+use crate::request_api::RequestApi;
 
 /// How requests travel to a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub struct Config {
     /// write may take effect twice, and the second time after a later write of another client;
     /// switch it off where that matters. Compare-and-swap is never sent again. Default true.
     pub resend_undetermined: bool,
+    /// The API version of the cluster. Default [`RequestApi::V1`].
+    pub api: RequestApi,
 }
 
 impl Default for Config {
@@ -75,6 +78,7 @@ impl Default for Config {
             batch_bytes_max: 256 << 10,
             fan_out_max: 16,
             resend_undetermined: true,
+            api: RequestApi::V1,
         }
     }
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use flotilla_proto::keyspacepb::keyspace_client::KeyspaceClient;
+use flotilla_proto::keyspacepb::{GetAllKeyspacesRequest, KeyspaceMeta};
 use flotilla_proto::peers::operator_client::OperatorClient;
 use flotilla_proto::peers::{
     ChangeReplicasRequest, ChangeReplicasResponse, ChangeStoreRequest, ChangeStoreResponse,
-    RepairStatusRequest, RepairStatusResponse, SetRepairRequest, SetRepairResponse,
-    TransferLeaderRequest, TransferLeaderResponse,
+    CreateKeyspaceRequest, CreateKeyspaceResponse, RepairStatusRequest, RepairStatusResponse,
+    SetRepairRequest, SetRepairResponse, TransferLeaderRequest, TransferLeaderResponse,
 };
 use tokio::time::timeout;
 use tonic::transport::Channel;
@@ -22,6 +24,7 @@ use crate::retry_budget::{describe, is_answer};
 pub struct StoreOperator {
     address: String,
     client: OperatorClient<Channel>,
+    keyspaces: KeyspaceClient<Channel>,
     time_limit: Duration,
 }
 
@@ -32,8 +35,10 @@ impl StoreOperator {
     ///
     /// [`Error::Config`] if `address` is no `host:port`.
     pub fn new(address: &str, config: &Config) -> Result<StoreOperator, Error> {
-        let client = OperatorClient::new(dial::channel(address, config)?);
-        Ok(StoreOperator { address: address.to_owned(), client, time_limit: config.deadline })
+        let channel = dial::channel(address, config)?;
+        let (address, time_limit) = (address.to_owned(), config.deadline);
+        let keyspaces = KeyspaceClient::new(channel.clone());
+        Ok(StoreOperator { address, client: OperatorClient::new(channel), keyspaces, time_limit })
     }
 
     /// Has another replica lead a region that this store leads: the one on store `to`, or the one
@@ -99,6 +104,28 @@ impl StoreOperator {
     ) -> Result<ChangeStoreResponse, Error> {
         let mut client = self.client.clone();
         self.answer(client.change_store(request)).await
+    }
+
+    /// Makes a keyspace, if this store leads placement.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`StoreOperator::transfer_leader`].
+    pub async fn create_keyspace(&self, name: String) -> Result<CreateKeyspaceResponse, Error> {
+        let mut client = self.client.clone();
+        self.answer(client.create_keyspace(CreateKeyspaceRequest { name })).await
+    }
+
+    /// All keyspaces by id, if this store leads placement.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`StoreOperator::transfer_leader`]; a store that does not lead placement is one
+    /// that does not serve.
+    pub async fn keyspaces(&self) -> Result<Vec<KeyspaceMeta>, Error> {
+        let mut client = self.keyspaces.clone();
+        let request = GetAllKeyspacesRequest::default();
+        Ok(self.answer(client.get_all_keyspaces(request)).await?.keyspaces)
     }
 
     async fn answer<T>(

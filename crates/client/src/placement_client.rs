@@ -97,7 +97,7 @@ impl PlacementClient {
         loop {
             let request = self.region_request(key);
             let answer = self.ask(budget, async move |mut pd| pd.get_region(request).await).await;
-            match answer.and_then(route_of) {
+            match answer.and_then(|it| self.route_of(it)) {
                 Ok(route) => return Ok(route),
                 Err(failure) => budget.pause(failure).await?,
             }
@@ -117,7 +117,7 @@ impl PlacementClient {
                 self.ask(budget, async move |mut pd| pd.get_region_by_id(request).await).await;
             let failure = match answer {
                 Ok(response) if response.region.is_none() => return Ok(None),
-                Ok(response) => match route_of(response) {
+                Ok(response) => match self.route_of(response) {
                     Ok(route) => return Ok(Some(route)),
                     Err(failure) => failure,
                 },
@@ -145,7 +145,7 @@ impl PlacementClient {
             let request = self.region_request(end);
             let answer =
                 self.ask(budget, async move |mut pd| pd.get_prev_region(request).await).await;
-            match answer.and_then(route_of) {
+            match answer.and_then(|it| self.route_of(it)) {
                 Ok(route) if route.ends_at_or_contains(end) => return Ok(route),
                 Ok(_) => {
                     let moved =
@@ -189,14 +189,17 @@ impl PlacementClient {
             let header = self.header();
             let request = pdpb::ScanRegionsRequest {
                 header,
-                start_key: start.clone(),
+                start_key: self.config.api.encode(&start),
                 limit,
                 end_key: Bytes::new(),
             };
             match self.ask(budget, async move |mut pd| pd.scan_regions(request).await).await {
                 Ok(response) => {
                     let regions = response.regions.into_iter();
-                    return Ok(regions.filter_map(|r| Some((r.region?, r.leader))).collect());
+                    let regions = regions.filter_map(|r| Some((r.region?, r.leader)));
+                    let decoded =
+                        regions.map(|(it, leader)| Ok((self.config.api.decode(it)?, leader)));
+                    return decoded.collect();
                 }
                 Err(failure) => budget.pause(failure).await?,
             }
@@ -225,9 +228,18 @@ impl PlacementClient {
     fn region_request(&self, key: &Bytes) -> pdpb::GetRegionRequest {
         pdpb::GetRegionRequest {
             header: self.header(),
-            region_key: key.clone(),
+            region_key: self.config.api.encode(key),
             need_buckets: false,
         }
+    }
+
+    fn route_of(&self, response: pdpb::GetRegionResponse) -> Result<CachedRoute, AttemptFailure> {
+        let leader = response.leader.filter(|leader| leader.id != 0);
+        let region = response.region.map(|region| self.config.api.decode(region)).transpose();
+        let region = region.map_err(AttemptFailure::Fatal)?;
+        region.and_then(|region| CachedRoute::new(region, leader)).ok_or_else(|| {
+            AttemptFailure::passing(RetryDelay::Backoff, "placement knows no region for the key")
+        })
     }
 
     /// One attempt at the leader. A failure of any kind makes the next attempt look for the leader
@@ -440,13 +452,6 @@ fn bare(url: &str) -> &str {
 
 /// Stores come and go; a client that lives long must not collect the addresses of all of them.
 const ENDPOINTS_MAX: usize = 64;
-
-fn route_of(response: pdpb::GetRegionResponse) -> Result<CachedRoute, AttemptFailure> {
-    let leader = response.leader.filter(|leader| leader.id != 0);
-    (response.region).and_then(|region| CachedRoute::new(region, leader)).ok_or_else(|| {
-        AttemptFailure::passing(RetryDelay::Backoff, "placement knows no region for the key")
-    })
-}
 
 /// Responses of placement: all bear a header.
 trait HasHeader: Sized {

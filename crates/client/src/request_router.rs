@@ -93,6 +93,7 @@ impl RequestRouter {
             region_epoch: route.region.region_epoch,
             peer: Some(route.leader),
             cluster_id: self.placement.cluster_id(),
+            api_version: self.config.api.version().into(),
             // So that the store gives up what this attempt no longer waits for.
             max_execution_duration_ms: self.config.attempt_timeout.as_millis() as u64,
             ..Default::default()
@@ -167,7 +168,13 @@ impl RequestRouter {
                 self.routes.rotate(route);
                 RetryDelay::Backoff
             }
-            RetryAction::Regions(regions) => return self.adopt(regions, route, reason),
+            RetryAction::Regions(regions) => {
+                let decoded = regions.into_iter().map(|region| self.config.api.decode(region));
+                return match decoded.collect() {
+                    Ok(regions) => self.adopt(regions, route, reason),
+                    Err(error) => AttemptFailure::Fatal(error),
+                };
+            }
             RetryAction::Reload => {
                 self.routes.forget(route);
                 RetryDelay::Backoff

@@ -25,8 +25,9 @@ pub struct Scan {
 
 pub(crate) async fn scan(
     router: &RequestRouter,
-    scan: Scan,
+    mut scan: Scan,
 ) -> Result<Vec<kvrpcpb::KvPair>, Error> {
+    (scan.start, scan.end) = router.config.api.clip(scan.start, scan.end);
     if !scan.end.is_empty() && scan.start >= scan.end {
         return Ok(Vec::new());
     }
@@ -93,6 +94,7 @@ pub(crate) async fn delete_range(
     start: Bytes,
     end: Bytes,
 ) -> Result<(), Error> {
+    let (start, end) = router.config.api.clip(start, end);
     if !end.is_empty() && start >= end {
         return Ok(());
     }

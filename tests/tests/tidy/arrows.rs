@@ -34,7 +34,7 @@ const TABLE: &[Allowed] = &[
         rim: false,
     },
     Allowed { name: "proto", ours: &[], rim: true },
-    Allowed { name: "client", ours: &["proto"], rim: true },
+    Allowed { name: "client", ours: &["base", "proto"], rim: true },
     Allowed {
         name: "node",
         ours: &[

@@ -65,7 +65,8 @@ async fn measure(workload: Workload, args: &args::LoadArgs) -> Result<(), Error>
     let borders = args.split_keys.as_deref().map(read_split_keys).transpose();
     let borders = borders.map_err(|error| Error::Argument(error.to_string()))?;
     let keys = LoadKeys::new(args.keys, args.key_size, args.regions).map_err(Error::Argument)?;
-    let client = Client::connect(&args.target.endpoints, config(args)).await?;
+    let config = args.target.config_of_cluster(config(args)).await;
+    let client = Client::connect(&args.target.endpoints, config).await?;
     if let Some(borders) = &borders {
         split_keys::split(&client, borders).await?;
     }

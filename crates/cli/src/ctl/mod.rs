@@ -1,6 +1,7 @@
 //! `flotilla ctl`: a cluster's rows, regions and stores, one question at a time.
 
 mod input;
+mod keyspace;
 mod placement;
 mod region;
 mod replicas;
@@ -15,7 +16,6 @@ mod writes;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use flotilla_client::Client;
 use tokio::time::timeout_at;
 
 use crate::diagnosis::{self, explained};
@@ -89,6 +89,9 @@ enum CtlCommand {
     /// Drains a store, has it leave, or declares it lost
     #[command(subcommand)]
     Store(store::StoreCommand),
+    /// Makes a keyspace, or lists them, in a cluster of API V2
+    #[command(subcommand)]
+    Keyspace(keyspace::KeyspaceCommand),
     /// Says which region holds a key, and who leads it
     LeaderOf {
         /// Which
@@ -155,7 +158,7 @@ async fn answer(args: &CtlArgs) -> Result<(), Error> {
     let (is_hex, is_json) = (args.hex, args.target.json);
     let format = ByteFormat { is_hex, is_json, screen_width: text::screen_width() };
     let out = &mut std::io::stdout().lock();
-    let client = || Client::connect(&args.target.endpoints, args.target.bounded_config());
+    let client = || args.target.client();
     let answered = match &args.command {
         CtlCommand::Regions => views::regions(&args.target, format, out).await,
         CtlCommand::Region(command) => region::run(&args.target, command, format, out).await,
@@ -163,6 +166,7 @@ async fn answer(args: &CtlArgs) -> Result<(), Error> {
         CtlCommand::Cluster(ClusterCommand::Set(ClusterSetting::Replicas { count })) => {
             replicas::set_replicas(&args.target, *count, format, out).await
         }
+        CtlCommand::Keyspace(command) => keyspace::run(&args.target, command, format, out).await,
         CtlCommand::Stores => stores::run(&args.target, format, out).await,
         CtlCommand::Store(command) => store::run(&args.target, command, format, out).await,
         CtlCommand::Put(put) => writes::put(&args.target, put, format, out).await,

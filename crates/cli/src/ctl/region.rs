@@ -120,7 +120,7 @@ pub(crate) async fn run(
         }
         RegionCommand::Split { id, keys } => {
             let keys = keys.iter().map(|key| format.key(key)).collect::<Result<Vec<_>, _>>()?;
-            let client = Client::connect(&target.endpoints, target.bounded_config()).await?;
+            let client = target.client().await?;
             let made = match id {
                 Some(id) => client.split_region(*id, keys).await?,
                 None => split_where_held(&client, &keys).await?,

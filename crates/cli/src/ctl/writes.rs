@@ -96,7 +96,7 @@ pub(super) async fn put(
     // Before a connection is made: standard input may take its time.
     let source = ValueSource::of(args.value.as_ref(), args.file.as_ref());
     let value = source.expect("the parser wants one of them").read(format).await?;
-    let client = Client::connect(&target.endpoints, target.bounded_config()).await?;
+    let client = target.client().await?;
     client.put_with_ttl(key, value, args.ttl.unwrap_or(0)).await?;
     done(format, out)
 }
@@ -119,7 +119,7 @@ pub(super) async fn cas(
         None => read(expected_file, format).await?,
     };
     let new = read(new, format).await?;
-    let client = Client::connect(&target.endpoints, target.bounded_config()).await?;
+    let client = target.client().await?;
     let ttl_s = args.ttl.unwrap_or(0);
     let outcome = client.compare_and_swap_with_ttl(key.clone(), expected, new, ttl_s).await?;
     tell_outcome(&key, &outcome, format, out)
@@ -173,7 +173,7 @@ pub(super) async fn delete_range(
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let (start, end) = args.range(format)?;
-    let client = Client::connect(&target.endpoints, target.bounded_config()).await?;
+    let client = target.client().await?;
     client.delete_range(start, end).await?;
     done(format, out)
 }
