@@ -2,8 +2,8 @@
 //! stores that are killed under its requests; and borders on the wire, of both versions.
 //!
 //! Two bugs of the client are kept out of the way: the one with scans that reach the last region
-//! (`clients.rs`), for the keyspaces end before it; and a scan is not tried again when the store that
-//! it asks is gone, so all regions of one have just been asked for something else.
+//! (`clients.rs`), for the keyspaces end before it; and a scan is not tried again when the store
+//! that it asks is gone, so all regions of one have just been asked for something else.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 

@@ -3,8 +3,8 @@
 //!
 //! A string is cut into groups of eight bytes, the last of which has seven at most and is filled up
 //! with zeros. Behind each group stands a marker: 255 less the number of zeros that were added. So
-//! a marker of 255 says that more groups follow, and a string of a multiple of eight bytes ends with
-//! a group of zeros alone.
+//! a marker of 255 says that more groups follow, and a string of a multiple of eight bytes ends
+//! with a group of zeros alone.
 
 use crate::fields::Malformed;
 

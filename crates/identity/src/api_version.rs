@@ -11,8 +11,8 @@ pub enum ApiVersion {
     /// A key is any byte string, and borders of regions are shown as they are.
     #[default]
     V1Ttl,
-    /// A key begins with a mode byte, `r`, and the three bytes of a keyspace's id. Borders travel in
-    /// the memcomparable encoding.
+    /// A key begins with a mode byte, `r`, and the three bytes of a keyspace's id. Borders travel
+    /// in the memcomparable encoding.
     V2,
 }
 

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flotilla_identity::ApiVersion;
 use flotilla_proto::peers::operator_server::OperatorServer as OperatorGrpc;
 use flotilla_proto::peers::peers_server::PeersServer;
 use flotilla_proto::peers::status_server::StatusServer as StatusGrpc;
@@ -211,10 +210,7 @@ impl Node {
         let threads = NodeThreads::start(context.clone(), shards, transport, backlog, &failure)
             .map_err(StartError::Thread)?;
         let (id, wall_clock) = (membership.id(), wall_clock(&membership));
-        let mut limits = limits.router();
-        if membership.settings().api == ApiVersion::V2 {
-            limits.border_bytes_min = ApiVersion::PREFIX_BYTES;
-        }
+        let limits = limits.router(membership.settings().api);
         let router = Router::new(id, context.clone(), limits, failure.clone(), wall_clock);
         streams.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
         streams.spawn(expiry_sweeper::run(router.clone(), limits.expiry_sweep()));

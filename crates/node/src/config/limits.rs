@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use flotilla_identity::ApiVersion;
 use serde::Deserialize;
 
 use super::error::{ConfigError, within};
@@ -121,16 +122,19 @@ impl LimitsConfig {
         Duration::from_millis(self.expiry_sweep_ms)
     }
 
-    /// The part that the router keeps to.
+    /// The part that the router keeps to, in a cluster of this API version.
     #[must_use]
-    pub fn router(&self) -> router::RouterLimits {
+    pub fn router(&self, api: ApiVersion) -> router::RouterLimits {
         router::RouterLimits {
             request_bytes_max: self.request_bytes_max,
             queued_count_max: self.queued_count_max,
             request_timeout: Duration::from_millis(self.request_timeout_ms),
             leader_wait: Duration::from_millis(self.leader_wait_ms),
             leader_wait_count_max: self.leader_wait_count_max,
-            ..router::RouterLimits::default()
+            border_bytes_min: match api {
+                ApiVersion::V1Ttl => 1,
+                ApiVersion::V2 => ApiVersion::PREFIX_BYTES,
+            },
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Keyspaces, for clients and for operators: read from their row at each request, and changed by a
-//! compare-and-swap. They are asked for at the start of a client and seldom made, so nothing of them
-//! is kept in memory.
+//! compare-and-swap. They are asked for at the start of a client and seldom made, so nothing of
+//! them is kept in memory.
 
 use flotilla_identity::ApiVersion;
 use flotilla_placement::{Keyspace, KeyspaceRefusal, Keyspaces, SwapResult, rows};

@@ -9,9 +9,9 @@
 //! `replica_repair` brings replicas to the stores that should have them: `repair_loop` looks now
 //! and then, `step_runner` carries out its steps where regions are led, and `repair_requests`
 //! answers operators. `registration` changes the `registry_row`, and takes stores that join;
-//! `store_changes` drains stores and lets them leave. `keyspaces` serves the keyspaces of API V2,
-//! `stubs` are small services that clients expect of a PD. `http` is the part of PD's HTTP API that is read. `context` is their shared
-//! state, `placement_driver` puts them together.
+//! `store_changes` drains stores and lets them leave. `keyspaces` serves the keyspaces of API
+//! V2, `stubs` are small services that clients expect of a PD. `http` is the part of PD's HTTP API
+//! that is read. `context` is their shared state, `placement_driver` puts them together.
 
 mod context;
 mod convert;

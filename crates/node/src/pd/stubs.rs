@@ -1,5 +1,5 @@
-//! Stubs of services that clients expect of a placement driver: the meta storage answers at once that
-//! it has nothing, which saves clients the seconds that they would spend on retries.
+//! Stubs of services that clients expect of a placement driver: the meta storage answers at once
+//! that it has nothing, which saves clients the seconds that they would spend on retries.
 
 use flotilla_proto::meta_storagepb::meta_storage_server::MetaStorage;
 use flotilla_proto::meta_storagepb::{GetRequest, GetResponse, ResponseHeader};
