@@ -210,8 +210,8 @@ impl Node {
         let threads = NodeThreads::start(context.clone(), shards, transport, backlog, &failure)
             .map_err(StartError::Thread)?;
         let (id, wall_clock) = (membership.id(), wall_clock(&membership));
-        let limits = limits.router(membership.settings().api);
-        let router = Router::new(id, context.clone(), limits, failure.clone(), wall_clock);
+        let routing = limits.router(membership.settings().api);
+        let router = Router::new(id, context.clone(), routing, failure.clone(), wall_clock);
         streams.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
         streams.spawn(expiry_sweeper::run(router.clone(), limits.expiry_sweep()));
         let placement = place(&resolved, &membership, &router, &connections);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::placement;
 use super::text::ByteFormat;
-use crate::tool::{ClusterTarget, Error, number, table};
+use crate::tool::{ClusterTarget, Error, TableCell, number, table};
 
 #[derive(Clone, Debug, clap::Subcommand)]
 pub(crate) enum KeyspaceCommand {
@@ -30,16 +30,17 @@ pub(super) async fn run(
     format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
-    let (stores, until) = (target.stores().await?, placement::end_of(target.timeout));
+    let (stores, until) = (target.stores().await?, target.end_of_request());
     match command {
         KeyspaceCommand::Create { name } => {
             let response = placement::ask(target, &stores, until, async |operator| {
                 let response = operator.create_keyspace(name.clone()).await?;
                 Ok((!response.is_led_elsewhere).then_some(response))
             });
-            let response = response.await?;
+            let answered = response.await?;
+            let response = &answered.answer;
             if !response.refusal.is_empty() {
-                return Err(Error::Refused(format!("keyspace {name}: {}", response.refusal)));
+                return Err(answered.refused(&format!("keyspace {name}: {}", response.refusal)));
             }
             if format.is_json {
                 let made = json!({ "id": response.id, "name": name });
@@ -51,7 +52,7 @@ pub(super) async fn run(
             let all = placement::ask(target, &stores, until, async |operator| {
                 operator.keyspaces().await.map(Some)
             });
-            list(&all.await?, format, out)
+            list(&all.await?.answer, format, out)
         }
     }
 }
@@ -67,9 +68,10 @@ fn list(all: &[KeyspaceMeta], format: ByteFormat, out: &mut impl Write) -> Resul
     let mut rows = table(&["id", "name", "state"]);
     for keyspace in all {
         let state = keyspace.state().as_str_name().to_lowercase();
-        rows.add_row(vec![number(u64::from(id(keyspace))), (&keyspace.name).into(), state.into()]);
+        let (id, name) = (number(id(keyspace)), TableCell::new(&keyspace.name));
+        rows.add_row([id, name, TableCell::new(state)]);
     }
-    Ok(writeln!(out, "{rows}")?)
+    Ok(writeln!(out, "{}", rows.fitted(format.screen_width))?)
 }
 
 fn to_json(keyspace: &KeyspaceMeta) -> Value {
@@ -100,7 +102,7 @@ mod tests {
             .into();
         let said = |all: &[KeyspaceMeta], is_json| {
             let mut out = vec![];
-            list(all, ByteFormat { is_hex: false, is_json }, &mut out).unwrap();
+            list(all, ByteFormat { is_hex: false, is_json, screen_width: None }, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         let table = said(&all, false);

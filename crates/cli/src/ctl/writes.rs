@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use clap::ArgGroup;
-use flotilla_client::{CasOutcome, Client};
+use flotilla_client::CasOutcome;
 use serde_json::json;
 
 use super::input::ValueSource;
