@@ -144,8 +144,7 @@ async fn batches_scans_checksums_and_swaps_know_the_time() {
     let leader = (0..3).find(leads).unwrap();
     let mut store = connect(&cluster.endpoints()[leader]).await;
     let context = Some(context(&region.region, false));
-    let pair =
-        |key: &'static str| KvPair { key: key.into(), value: "v".into(), ..KvPair::default() };
+    let pair = |key: &'static str| KvPair { key: key.into(), value: "v".into() };
     let batch = |ttls: Vec<u64>| RawBatchPutRequest {
         context: context.clone(),
         pairs: vec![pair("a"), pair("b"), pair("c")],

@@ -52,7 +52,7 @@ pub mod meta_storagepb {
 }
 
 /// Named parts of the key space.
-#[allow(missing_docs, clippy::all)]
+#[allow(missing_docs, clippy::all, clippy::too_many_lines)]
 pub mod keyspacepb {
     tonic::include_proto!("keyspacepb");
 }
