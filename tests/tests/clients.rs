@@ -82,9 +82,12 @@ async fn the_rust_client_does_everything() {
         assert_eq!(found.len(), 10, "from {first:02x}");
     }
 
-    // Time to live is refused in TiKV's words, which reach the caller.
-    let refused = client.put_with_ttl("ttl".to_owned(), "v".to_owned(), 60).await.unwrap_err();
-    assert!(refused.to_string().contains("ttl is not enabled"), "{refused}");
+    client.put_with_ttl("ttl".to_owned(), "v".to_owned(), 600).await.unwrap();
+    let left = client.get_key_ttl_secs("ttl".to_owned()).await.unwrap();
+    assert!(left.is_some_and(|left| (500..=600).contains(&left)), "{left:?}");
+    client.put("ttl".to_owned(), "v".to_owned()).await.unwrap();
+    let left = client.get_key_ttl_secs("ttl".to_owned()).await.unwrap();
+    assert_eq!(left.filter(|left| *left > 0), None, "it is for ever");
     assert_eq!(client.get_key_ttl_secs("ttl".to_owned()).await.unwrap(), None);
 }
 

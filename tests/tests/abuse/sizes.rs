@@ -1,7 +1,9 @@
 //! Values, keys and commands that are large, or too large.
 
 use bytes::Bytes;
-use flotilla_proto::kvrpcpb::{KvPair, RawBatchPutRequest, RawCasRequest, RawPutRequest};
+use flotilla_proto::kvrpcpb::{
+    KvPair, RawBatchPutRequest, RawCasRequest, RawGetKeyTtlRequest, RawPutRequest,
+};
 use tonic::Code;
 use tonic::codec::CompressionEncoding;
 
@@ -42,11 +44,19 @@ async fn large_values_keys_and_commands() {
     let request = RawPutRequest {
         context: Some(context.clone()),
         key: "key".into(),
-        ttl: 5,
+        // Longer than there are milliseconds to count.
+        ttl: u64::MAX,
         ..Default::default()
     };
     let error = target.kv.raw_put(request).await.unwrap().into_inner().error;
-    assert_eq!(error, "ttl is not enabled, but get put request with ttl");
+    assert_eq!(error, "");
+    let request = RawGetKeyTtlRequest {
+        context: Some(context.clone()),
+        key: "key".into(),
+        ..Default::default()
+    };
+    let told = target.kv.raw_get_key_ttl(request).await.unwrap().into_inner();
+    assert!(!told.not_found && told.ttl > u64::MAX / 2000, "{told:?}");
     let request = RawCasRequest {
         context: Some(context.clone()),
         key: "key".into(),
