@@ -121,7 +121,7 @@ impl Rows {
         let from = self.rng.usize(..FILLER_BYTES - bytes);
         let blob = &self.filler.entries(self.rng.u64(..1 << 32), 1)[0];
         value.extend_from_slice(&blob[from..from + bytes - TAG_BYTES]);
-        RawOp::Put { key: self.key(row), value: value.into() }
+        RawOp::put(self.key(row), value.into())
     }
 
     /// Removes a row.
@@ -168,7 +168,7 @@ mod tests {
         keys.dedup();
         assert_eq!(keys.len(), all.len());
         for row in &all[..100] {
-            let RawOp::Put { key, value } = rows.put(row) else { panic!("a put") };
+            let RawOp::Put { key, value, .. } = rows.put(row) else { panic!("a put") };
             assert_eq!((key, &value[..TAG_BYTES]), (rows.key(row), &row.tag()[..]));
             assert_eq!(value.len(), row.table.value_bytes());
         }
