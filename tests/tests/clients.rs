@@ -88,7 +88,7 @@ async fn the_rust_client_does_everything() {
     client.put("ttl".to_owned(), "v".to_owned()).await.unwrap();
     let left = client.get_key_ttl_secs("ttl".to_owned()).await.unwrap();
     assert_eq!(left.filter(|left| *left > 0), None, "it is for ever");
-    assert_eq!(client.get_key_ttl_secs("ttl".to_owned()).await.unwrap(), None);
+    assert_eq!(client.get_key_ttl_secs("no ttl".to_owned()).await.unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
