@@ -24,8 +24,11 @@ use flotilla_vfs::os::OsFs;
 use crate::{copy_of, is_written_alike, noise};
 
 /// The older ones are read, the newest one is read and written.
-const FIXTURES: [&str; 5] = ["store", "store-2", "store-3", "store-4", "store-5"];
-const NEWEST: &str = FIXTURES[4];
+const FIXTURES: [&str; 6] = ["store", "store-2", "store-3", "store-4", "store-5", "store-6"];
+const NEWEST: &str = FIXTURES[5];
+/// The time of the first entry with one, and the time to live of each sixth row.
+const TIME_MS: u64 = 1_800_000_000_000;
+const TTL_S: u64 = 1_000_000;
 const STARTS: u64 = 2;
 
 fn directory(dir: &Path, nonce: u64) -> StoreDirectory {
@@ -77,14 +80,19 @@ fn row(region: u64, index: u64) -> (Bytes, Bytes) {
     (key.into(), noise(region << 16 | index, 150).into())
 }
 
-/// One proposal under version 1: a put, and every tenth time a range that goes.
-fn entry(region: u64, index: u64) -> LogEntry {
+/// One proposal under version 1: a put, and every tenth time a range that goes. From the sixth
+/// fixture on some rows expire.
+fn entry(fixture: &str, region: u64, index: u64) -> LogEntry {
     let (key, value) = row(region, index);
-    let mut ops = vec![RawOp::put(key, value)];
+    let expires = fixture == NEWEST && index.is_multiple_of(6);
+    let mut ops = vec![RawOp::Put { key, value, ttl_s: if expires { TTL_S } else { 0 } }];
     if index.is_multiple_of(10) {
         ops.push(RawOp::DeleteRange { start: row(region, 5).0, end: Some(row(region, 8).0) });
     }
-    let command = raw::encode(&ops);
+    if expires && index.is_multiple_of(12) {
+        ops.push(RawOp::RaiseWatermark);
+    }
+    let command = raw::encode_at(if expires { TIME_MS + index } else { 0 }, &ops);
     let len = command.len();
     assert!((0x80..0x4000).contains(&len), "a length of two bytes");
     let mut data = vec![1, 1, len as u8 | 0x80, (len >> 7) as u8];
@@ -203,13 +211,13 @@ fn write(dir: &Path) {
                     vote: Some(PeerId(id * 100 + 2)),
                     commit,
                 }),
-                entries: vec![entry(id, index)],
+                entries: vec![entry(NEWEST, id, index)],
                 sync: true,
                 reset: None,
             };
             store.write_log(&[write], &[], &[], &[]).wait().unwrap();
             if index <= 80 {
-                apply(&store, id, &[entry(id, index)]);
+                apply(&store, id, &[entry(NEWEST, id, index)]);
             }
         }
         if index == 50 {
@@ -267,6 +275,25 @@ fn scan(store: &Store, region: u64) -> Vec<(Bytes, Bytes)> {
     view.scan(&request).unwrap().rows
 }
 
+/// Rows expire at the times of their entries, and by the watermark of the last one that names one.
+fn expire(store: &Store, region: u64) {
+    let view = || store.read().region(RegionId(region), None).unwrap();
+    let (last, gone) = (row(region, 84).0, TIME_MS + 84 + 1000 * TTL_S);
+    assert_eq!(view().at(gone - 1).ttl_s(&last).unwrap(), Some(1));
+    assert_eq!(view().at(gone).ttl_s(&last).unwrap(), None);
+    // By the watermark alone.
+    assert_eq!(view().at(0).ttl_s(&last).unwrap(), Some(TTL_S));
+    let expiring = (1..=90).filter(|index| index % 6 == 0).map(|index| row(region, index).0);
+    let plain: Vec<_> =
+        (1..=90).filter(|index| index % 6 > 0).map(|index| (index, row(region, index).0)).collect();
+    let stays =
+        |index: u64, key: &Bytes| !plain.iter().any(|(later, it)| *later > index && it == key);
+    let expected = (1..=90).filter(|index| index % 6 == 0).zip(expiring);
+    let expected: std::collections::BTreeSet<_> =
+        expected.filter(|(index, key)| stays(*index, key)).map(|(_, key)| key).collect();
+    assert_eq!(view().expiring_rows().unwrap(), expected.len() as u64);
+}
+
 #[test]
 fn a_store_is_read() {
     FIXTURES.into_iter().for_each(is_read);
@@ -293,9 +320,9 @@ fn is_read(fixture: &str) {
     assert_eq!(starts, [1, 2, 3]);
     let [peer] = &store.peer_runs().unwrap()[..] else { panic!("one other store was heard") };
     assert_eq!((peer.run.starts, peer.address.as_str()), (4, "moved:2"));
-    let is_newest = fixture == NEWEST;
+    let has_members = FIXTURES[4..].contains(&fixture);
     let mut expected = regions();
-    if is_newest {
+    if has_members {
         let [joint, last] = changed_members();
         expected[0] = joint;
         assert_eq!(store.descriptors().unwrap(), expected);
@@ -312,17 +339,20 @@ fn is_read(fixture: &str) {
         assert_eq!(replica.applied, (Index(60), Term(3)));
         assert_eq!(replica.truncated.0, Index(if id == 2 { 50 } else { 0 }));
         assert_eq!(scan(&store, id), rows(id, 60), "region {id}");
-        let tail: Vec<_> = (61..=90).map(|index| entry(id, index)).collect();
+        let tail: Vec<_> = (61..=90).map(|index| entry(fixture, id, index)).collect();
         assert_eq!(replica.tail, tail, "region {id}");
         apply(&store, id, &tail);
         assert_eq!(scan(&store, id), rows(id, 90), "region {id}");
+        if fixture == NEWEST {
+            expire(&store, id);
+        }
     }
     let report = store.check().unwrap();
     assert_eq!(report.uninitialised, uninitialised(fixture).len().min(1) as u64, "in the root");
     store.checkpoint().unwrap();
     let report = store.check().unwrap();
     assert_eq!(report.uninitialised, uninitialised(fixture).len() as u64);
-    assert_eq!(report.tombstones, if is_newest { ended().len() as u64 } else { 0 });
+    assert_eq!(report.tombstones, if has_members { ended().len() as u64 } else { 0 });
 }
 
 #[test]
