@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_cli::playground::{Playground, PlaygroundConfig};
-use flotilla_client::{Client, Config, Pair, RemainingTtl, Scan};
+use flotilla_client::{Client, ColumnFamily, Config, Pair, RemainingTtl, Scan};
 use tokio::task::JoinSet;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,13 +27,15 @@ const CALLS_MAX: usize = 24;
 const SPLITS: u8 = 6;
 
 /// The rows that a program must find: values, and whether they expire some day.
-type Model = BTreeMap<Bytes, (Bytes, bool)>;
+type Model = BTreeMap<(ColumnFamily, Bytes), (Bytes, bool)>;
 
 struct Program {
     rng: Rng,
     /// The keys, in order, over the whole key space.
     keys: Vec<Bytes>,
     model: Model,
+    /// The column family of the call that is being made.
+    family: ColumnFamily,
     /// The calls so far, for the report.
     calls: Vec<String>,
 }
@@ -48,7 +50,7 @@ impl Program {
             .collect();
         keys.sort_unstable();
         keys.dedup();
-        Self { rng, keys, model: Model::new(), calls: vec![] }
+        Self { rng, keys, model: Model::new(), family: ColumnFamily::Default, calls: vec![] }
     }
 
     fn key(&mut self) -> Bytes {
@@ -77,6 +79,8 @@ impl Program {
 
     async fn run(mut self, client: &Client) -> Result<(), String> {
         for _ in 0..self.rng.usize(1..CALLS_MAX) {
+            self.family = ColumnFamily::ALL[self.rng.usize(..3)];
+            let client = &client.in_family(self.family);
             let kind = self.rng.u8(..12);
             let done = match kind {
                 0 | 1 => self.put(client).await,
@@ -96,13 +100,26 @@ impl Program {
     }
 
     fn note(&mut self, call: String) {
-        self.calls.push(call);
+        self.calls.push(format!("{}: {call}", self.family));
+    }
+
+    /// The row of a key that the model has.
+    fn held(&self, key: &Bytes) -> Option<&(Bytes, bool)> {
+        self.model.get(&(self.family, key.clone()))
+    }
+
+    fn hold(&mut self, key: Bytes, row: (Bytes, bool)) {
+        self.model.insert((self.family, key), row);
+    }
+
+    fn drop_row(&mut self, key: &Bytes) {
+        self.model.remove(&(self.family, key.clone()));
     }
 
     async fn put(&mut self, client: &Client) -> Result<(), String> {
         let (key, value, ttl_s) = (self.key(), self.value(), self.ttl_s());
         self.note(format!("put {key:?}, {} bytes, for {ttl_s}", value.len()));
-        self.model.insert(key.clone(), (value.clone(), ttl_s > 0));
+        self.hold(key.clone(), (value.clone(), ttl_s > 0));
         client.put_with_ttl(key, value, ttl_s).await.map_err(|error| error.to_string())
     }
 
@@ -110,13 +127,13 @@ impl Program {
         let key = self.key();
         self.note(format!("get {key:?}"));
         let found = client.get(key.clone()).await.map_err(|error| error.to_string())?;
-        same(&found, &self.model.get(&key).map(|(value, _)| value.clone()))
+        same(&found, &self.held(&key).map(|(value, _)| value.clone()))
     }
 
     async fn delete(&mut self, client: &Client) -> Result<(), String> {
         let key = self.key();
         self.note(format!("delete {key:?}"));
-        self.model.remove(&key);
+        self.drop_row(&key);
         client.delete(key).await.map_err(|error| error.to_string())
     }
 
@@ -124,7 +141,7 @@ impl Program {
         let keys = self.some_keys();
         self.note(format!("batch put {keys:?}"));
         let pairs: Vec<Pair> = keys.into_iter().map(|key| (key, self.value())).collect();
-        self.model.extend(pairs.iter().map(|(key, value)| (key.clone(), (value.clone(), false))));
+        pairs.iter().for_each(|(key, value)| self.hold(key.clone(), (value.clone(), false)));
         client.batch_put(pairs).await.map_err(|error| error.to_string())
     }
 
@@ -133,14 +150,14 @@ impl Program {
         self.rng.shuffle(&mut keys);
         self.note(format!("batch get {keys:?}"));
         let found = client.batch_get(keys.clone()).await.map_err(|error| error.to_string())?;
-        let expected = keys.iter().map(|key| self.model.get(key).map(|(value, _)| value.clone()));
+        let expected = keys.iter().map(|key| self.held(key).map(|(value, _)| value.clone()));
         same(&found, &expected.collect())
     }
 
     async fn batch_delete(&mut self, client: &Client) -> Result<(), String> {
         let keys = self.some_keys();
         self.note(format!("batch delete {keys:?}"));
-        keys.iter().for_each(|key| drop(self.model.remove(key)));
+        keys.iter().for_each(|key| self.drop_row(key));
         client.batch_delete(keys).await.map_err(|error| error.to_string())
     }
 
@@ -151,7 +168,7 @@ impl Program {
         let scan = Scan { start, end, limit: self.rng.usize(1..4), reverse, key_only };
         let found = client.scan(scan).await.map_err(|error| error.to_string())?;
         let value = |value: &Bytes| if key_only { Bytes::new() } else { value.clone() };
-        let expected = self.model.get(&key).map(|(it, _)| (key.clone(), value(it)));
+        let expected = self.held(&key).map(|(it, _)| (key.clone(), value(it)));
         same(&found, &expected.into_iter().collect())
     }
 
@@ -159,13 +176,13 @@ impl Program {
         let key = self.key();
         self.note(format!("delete the range of {key:?}"));
         let (start, end) = Self::range(&key);
-        self.model.remove(&key);
+        self.drop_row(&key);
         client.delete_range(start, end).await.map_err(|error| error.to_string())
     }
 
     async fn swap(&mut self, client: &Client) -> Result<(), String> {
         let (key, ttl_s) = (self.key(), self.ttl_s());
-        let held = self.model.get(&key).map(|(value, _)| value.clone());
+        let held = self.held(&key).map(|(value, _)| value.clone());
         let expected = if self.rng.u8(..4) > 0 { held.clone() } else { Some(self.value()) };
         let value = (self.rng.u8(..4) > 0).then(|| self.value());
         self.note(format!("swap {key:?}, deletes {}, for {ttl_s}", value.is_none()));
@@ -175,8 +192,8 @@ impl Program {
         same(&(swapped.succeeded, swapped.previous), &(held == expected, held.clone()))?;
         match value {
             _ if held != expected => {}
-            Some(value) => drop(self.model.insert(key, (value, ttl_s > 0))),
-            None => drop(self.model.remove(&key)),
+            Some(value) => self.hold(key, (value, ttl_s > 0)),
+            None => self.drop_row(&key),
         }
         Ok(())
     }
@@ -186,7 +203,7 @@ impl Program {
         self.note(format!("ttl {key:?}"));
         let found = client.ttl(key.clone()).await.map_err(|error| error.to_string())?;
         let expires = found.map(|left| left != RemainingTtl::Unlimited);
-        same(&expires, &self.model.get(&key).map(|(_, expires)| *expires))
+        same(&expires, &self.held(&key).map(|(_, expires)| *expires))
     }
 }
 

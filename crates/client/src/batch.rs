@@ -18,18 +18,25 @@ const KEYS_MAX: usize = 512;
 
 pub(crate) async fn put(
     router: &Arc<RequestRouter>,
+    cf: String,
     pairs: Vec<kvrpcpb::KvPair>,
 ) -> Result<(), Error> {
-    let make = |pairs: &[kvrpcpb::KvPair]| kvrpcpb::RawBatchPutRequest {
+    let make = move |pairs: &[kvrpcpb::KvPair]| kvrpcpb::RawBatchPutRequest {
         pairs: pairs.to_vec(),
+        cf: cf.clone(),
         ..Default::default()
     };
     send(router, pairs, make, |_| ()).await
 }
 
-pub(crate) async fn delete(router: &Arc<RequestRouter>, keys: Vec<Bytes>) -> Result<(), Error> {
-    let make = |keys: &[Bytes]| kvrpcpb::RawBatchDeleteRequest {
+pub(crate) async fn delete(
+    router: &Arc<RequestRouter>,
+    cf: String,
+    keys: Vec<Bytes>,
+) -> Result<(), Error> {
+    let make = move |keys: &[Bytes]| kvrpcpb::RawBatchDeleteRequest {
         keys: keys.to_vec(),
+        cf: cf.clone(),
         ..Default::default()
     };
     send(router, keys, make, |_| ()).await
@@ -38,10 +45,14 @@ pub(crate) async fn delete(router: &Arc<RequestRouter>, keys: Vec<Bytes>) -> Res
 /// The values of the keys that exist.
 pub(crate) async fn get(
     router: &Arc<RequestRouter>,
+    cf: String,
     keys: Vec<Bytes>,
 ) -> Result<BTreeMap<Bytes, Bytes>, Error> {
-    let make =
-        |keys: &[Bytes]| kvrpcpb::RawBatchGetRequest { keys: keys.to_vec(), ..Default::default() };
+    let make = move |keys: &[Bytes]| kvrpcpb::RawBatchGetRequest {
+        keys: keys.to_vec(),
+        cf: cf.clone(),
+        ..Default::default()
+    };
     let mut found = BTreeMap::new();
     send(router, keys, make, |response: kvrpcpb::RawBatchGetResponse| {
         found.extend(response.pairs.into_iter().map(|pair| (pair.key, pair.value)));
@@ -80,7 +91,7 @@ impl KeyedItem for kvrpcpb::KvPair {
 async fn send<I: KeyedItem, C: Call>(
     router: &Arc<RequestRouter>,
     mut items: Vec<I>,
-    make: fn(&[I]) -> C,
+    make: impl Fn(&[I]) -> C,
     mut take: impl FnMut(C::Response),
 ) -> Result<(), Error> {
     let mut budget = RetryBudget::new(&router.config);
@@ -96,8 +107,9 @@ async fn send<I: KeyedItem, C: Call>(
                 // Here, because each part gets a clone of the budget, which is dropped with it.
                 budget.attempt();
                 let (router, mut budget) = (Arc::clone(router), budget.clone());
+                let request = make(&part);
                 running.spawn(async move {
-                    let result = router.attempt(&route, make(&part), &mut budget).await;
+                    let result = router.attempt(&route, request, &mut budget).await;
                     (part, result)
                 });
             }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use flotilla_kv::ColumnFamily;
 use flotilla_proto::{kvrpcpb, metapb};
 
 use crate::batch;
@@ -22,6 +23,7 @@ pub type Pair = (Bytes, Bytes);
 #[derive(Debug, Clone)]
 pub struct Client {
     router: Arc<RequestRouter>,
+    family: ColumnFamily,
 }
 
 /// The result of a compare-and-swap.
@@ -60,7 +62,14 @@ impl Client {
     /// endpoint or a limit that cannot be.
     pub async fn connect<E: AsRef<str>>(endpoints: &[E], config: Config) -> Result<Client, Error> {
         let endpoints: Vec<_> = endpoints.iter().map(|e| e.as_ref().to_owned()).collect();
-        Ok(Client { router: Arc::new(RequestRouter::connect(&endpoints, config).await?) })
+        let router = Arc::new(RequestRouter::connect(&endpoints, config).await?);
+        Ok(Client { router, family: ColumnFamily::Default })
+    }
+
+    /// The same for the keys of another column family, over the same connections.
+    #[must_use]
+    pub fn in_family(&self, family: ColumnFamily) -> Client {
+        Client { router: Arc::clone(&self.router), family }
     }
 
     /// The cluster's id.
@@ -75,7 +84,8 @@ impl Client {
     /// Any [`Error`], as for all that follow.
     pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<Bytes>, Error> {
         let key = key.into();
-        let request = kvrpcpb::RawGetRequest { key: key.clone(), ..Default::default() };
+        let request =
+            kvrpcpb::RawGetRequest { key: key.clone(), cf: self.cf(), ..Default::default() };
         let response = self.router.call(&key, request, self.budget()).await?;
         Ok((!response.not_found).then_some(response.value))
     }
@@ -101,8 +111,13 @@ impl Client {
         ttl_s: u64,
     ) -> Result<(), Error> {
         let (key, value) = (key.into(), value.into());
-        let request =
-            kvrpcpb::RawPutRequest { key: key.clone(), value, ttl: ttl_s, ..Default::default() };
+        let request = kvrpcpb::RawPutRequest {
+            key: key.clone(),
+            value,
+            cf: self.cf(),
+            ttl: ttl_s,
+            ..Default::default()
+        };
         self.router.call(&key, request, self.budget()).await?;
         Ok(())
     }
@@ -114,7 +129,8 @@ impl Client {
     /// Any [`Error`].
     pub async fn ttl(&self, key: impl Into<Bytes>) -> Result<Option<RemainingTtl>, Error> {
         let key = key.into();
-        let request = kvrpcpb::RawGetKeyTtlRequest { key: key.clone(), ..Default::default() };
+        let request =
+            kvrpcpb::RawGetKeyTtlRequest { key: key.clone(), cf: self.cf(), ..Default::default() };
         let response = self.router.call(&key, request, self.budget()).await?;
         let remaining = match response.ttl {
             0 => RemainingTtl::Unlimited,
@@ -130,7 +146,8 @@ impl Client {
     /// As [`put`](Client::put).
     pub async fn delete(&self, key: impl Into<Bytes>) -> Result<(), Error> {
         let key = key.into();
-        let request = kvrpcpb::RawDeleteRequest { key: key.clone(), ..Default::default() };
+        let request =
+            kvrpcpb::RawDeleteRequest { key: key.clone(), cf: self.cf(), ..Default::default() };
         self.router.call(&key, request, self.budget()).await?;
         Ok(())
     }
@@ -171,6 +188,7 @@ impl Client {
             previous_value: expected.unwrap_or_default(),
             delete: value.is_none(),
             value: value.unwrap_or_default(),
+            cf: self.cf(),
             ttl: ttl_s,
             ..Default::default()
         };
@@ -191,7 +209,7 @@ impl Client {
     pub async fn batch_put(&self, pairs: impl IntoIterator<Item = Pair>) -> Result<(), Error> {
         let pairs = latest(pairs).into_iter();
         let pairs = pairs.map(|(key, value)| kvrpcpb::KvPair { key, value }).collect();
-        batch::put(&self.router, pairs).await
+        batch::put(&self.router, self.cf(), pairs).await
     }
 
     /// The values of the keys, in their order; `None` where there is none.
@@ -204,7 +222,7 @@ impl Client {
         keys: impl IntoIterator<Item = Bytes>,
     ) -> Result<Vec<Option<Bytes>>, Error> {
         let keys: Vec<_> = keys.into_iter().collect();
-        let found = batch::get(&self.router, keys.clone()).await?;
+        let found = batch::get(&self.router, self.cf(), keys.clone()).await?;
         Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
     }
 
@@ -214,7 +232,7 @@ impl Client {
     ///
     /// After an error some keys may have been deleted.
     pub async fn batch_delete(&self, keys: impl IntoIterator<Item = Bytes>) -> Result<(), Error> {
-        batch::delete(&self.router, keys.into_iter().collect()).await
+        batch::delete(&self.router, self.cf(), keys.into_iter().collect()).await
     }
 
     /// The rows of a range, over all its regions. Each region's rows are of one moment; those of
@@ -224,7 +242,7 @@ impl Client {
     ///
     /// Any [`Error`]. The deadline is that of each page.
     pub async fn scan(&self, scan: Scan) -> Result<Vec<Pair>, Error> {
-        let rows = scan::scan(&self.router, scan).await?;
+        let rows = scan::scan(&self.router, &self.cf(), scan).await?;
         Ok(rows.into_iter().map(|row| (row.key, row.value)).collect())
     }
 
@@ -238,7 +256,7 @@ impl Client {
         start: impl Into<Bytes>,
         end: impl Into<Bytes>,
     ) -> Result<(), Error> {
-        scan::delete_range(&self.router, start.into(), end.into()).await
+        scan::delete_range(&self.router, &self.cf(), start.into(), end.into()).await
     }
 
     /// The region that holds `key`, freshly asked from placement.
@@ -335,6 +353,15 @@ impl Client {
         let placement = &self.router.placement;
         let regions = placement.regions_from(start, limit, &mut self.budget()).await?;
         Ok(regions.into_iter().map(|(region, leader)| LocatedRegion { region, leader }).collect())
+    }
+
+    /// The name of the column family in requests: none for the default one, which is all that
+    /// clusters of V2 take.
+    fn cf(&self) -> String {
+        match self.family {
+            ColumnFamily::Default => String::new(),
+            family => family.name().to_owned(),
+        }
     }
 
     fn budget(&self) -> RetryBudget {

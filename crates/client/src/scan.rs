@@ -25,6 +25,7 @@ pub struct Scan {
 
 pub(crate) async fn scan(
     router: &RequestRouter,
+    cf: &str,
     mut scan: Scan,
 ) -> Result<Vec<kvrpcpb::KvPair>, Error> {
     (scan.start, scan.end) = router.config.api.clip(scan.start, scan.end);
@@ -47,6 +48,7 @@ pub(crate) async fn scan(
             end_key: if scan.reverse { scan.start.clone() } else { scan.end.clone() },
             limit,
             key_only: scan.key_only,
+            cf: cf.to_owned(),
             reverse: scan.reverse,
             ..Default::default()
         };
@@ -91,6 +93,7 @@ fn next(scan: &Scan, region: &metapb::Region, last: Option<&kvrpcpb::KvPair>) ->
 /// Deletes `[start, end)`, region by region; an empty `end` means no end.
 pub(crate) async fn delete_range(
     router: &RequestRouter,
+    cf: &str,
     start: Bytes,
     end: Bytes,
 ) -> Result<(), Error> {
@@ -107,6 +110,7 @@ pub(crate) async fn delete_range(
         let request = kvrpcpb::RawDeleteRangeRequest {
             start_key: position.clone(),
             end_key: if is_last { end.clone() } else { route.region.end_key.clone() },
+            cf: cf.to_owned(),
             ..Default::default()
         };
         match router.attempt(&route, request, &mut budget).await {

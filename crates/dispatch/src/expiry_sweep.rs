@@ -1,7 +1,8 @@
 //! The order and the pace in which a store removes the expired rows of the regions that it leads
 //! (`docs/decisions/0044-rows-that-expire.md`).
 //!
-//! A pass takes the regions one after the other, each from its first key to its last, part by part.
+//! A pass takes the regions one after the other, and of each the column families, from the first key
+//! to the last, part by part.
 //! A new pass begins an interval after the last one did. Regions in which no row expires take no
 //! time.
 //!
@@ -11,6 +12,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
+use flotilla_kv::ColumnFamily;
 use flotilla_region::RegionId;
 
 /// The time for one row that is removed: 20,000 a second.
@@ -29,9 +31,20 @@ pub enum SweepStep {
     Wait(Duration),
     /// The regions that the store leads are to be named by [`ExpirySweep::begin`].
     Begin,
-    /// The rows of the region from this key on are to be looked at, and those that have expired
-    /// removed; [`ExpirySweep::looked`] says how that went.
-    Look(RegionId, Bytes),
+    /// Some rows are to be looked at, and those that have expired removed;
+    /// [`ExpirySweep::looked`] says how that went.
+    Look(SweepPlace),
+}
+
+/// The rows of a column family of a region, from a key on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SweepPlace {
+    /// The region.
+    pub region: RegionId,
+    /// The column family.
+    pub family: ColumnFamily,
+    /// The first key to look at.
+    pub from: Bytes,
 }
 
 /// The sweep of a store. Times are counted from any moment.
@@ -39,8 +52,8 @@ pub enum SweepStep {
 pub struct ExpirySweep {
     /// From the beginning of a pass to that of the next.
     interval: Duration,
-    /// Regions of the pass that are not done, and where to look on in the first.
-    waiting: VecDeque<RegionId>,
+    /// What is not done of the pass, and where to look on in the first.
+    waiting: VecDeque<(RegionId, ColumnFamily)>,
     from: Bytes,
     /// When the next part, or the next pass, may begin.
     next_part: Duration,
@@ -62,7 +75,10 @@ impl ExpirySweep {
     #[must_use]
     pub fn next(&self, now: Duration) -> SweepStep {
         let (ready, step) = match self.waiting.front() {
-            Some(region) => (self.next_part, SweepStep::Look(*region, self.from.clone())),
+            Some(&(region, family)) => {
+                let from = self.from.clone();
+                (self.next_part, SweepStep::Look(SweepPlace { region, family, from }))
+            }
             None => (self.next_part.max(self.next_pass), SweepStep::Begin),
         };
         if now < ready { SweepStep::Wait(ready) } else { step }
@@ -71,12 +87,13 @@ impl ExpirySweep {
     /// Begins a pass over these regions.
     pub fn begin(&mut self, now: Duration, regions: impl IntoIterator<Item = RegionId>) {
         self.next_pass = now.saturating_add(self.interval);
-        self.waiting = regions.into_iter().collect();
+        let families = |region| ColumnFamily::ALL.map(|family| (region, family));
+        self.waiting = regions.into_iter().flat_map(families).collect();
         self.from = Bytes::new();
     }
 
-    /// A part was looked at: `rows` of it were removed, and the region goes on at `next`. `None` if
-    /// it has no more rows, or cannot be swept from here now: then the next pass does it.
+    /// A part was looked at: `rows` of it were removed, and the column family goes on at `next`.
+    /// `None` if it has no more rows, or cannot be swept from here now: then the next pass does it.
     pub fn looked(&mut self, now: Duration, rows: u64, next: Option<Bytes>) {
         let rows = u32::try_from(rows).unwrap_or(u32::MAX);
         self.next_part = now.saturating_add(ROW_INTERVAL.saturating_mul(rows));
@@ -98,6 +115,10 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    fn look(region: RegionId, family: ColumnFamily, from: &'static [u8]) -> SweepStep {
+        SweepStep::Look(SweepPlace { region, family, from: Bytes::from_static(from) })
+    }
+
     fn sweep(now: Duration) -> ExpirySweep {
         ExpirySweep::new(now, at(60_000))
     }
@@ -108,12 +129,17 @@ mod tests {
         assert_eq!(sweep.next(at(500)), SweepStep::Wait(at(60_500)));
         assert_eq!(sweep.next(at(60_500)), SweepStep::Begin);
         sweep.begin(at(60_500), [ONE, TWO]);
-        assert_eq!(sweep.next(at(60_500)), SweepStep::Look(ONE, Bytes::new()));
-        let key = Bytes::from_static(b"k");
-        sweep.looked(at(60_501), 0, Some(key.clone()));
-        assert_eq!(sweep.next(at(60_501)), SweepStep::Look(ONE, key));
-        sweep.looked(at(60_501), 0, None);
-        assert_eq!(sweep.next(at(60_501)), SweepStep::Look(TWO, Bytes::new()));
+        assert_eq!(sweep.next(at(60_500)), look(ONE, ColumnFamily::Default, b""));
+        sweep.looked(at(60_501), 0, Some(Bytes::from_static(b"k")));
+        assert_eq!(sweep.next(at(60_501)), look(ONE, ColumnFamily::Default, b"k"));
+        for family in [ColumnFamily::Lock, ColumnFamily::Write] {
+            sweep.looked(at(60_501), 0, None);
+            assert_eq!(sweep.next(at(60_501)), look(ONE, family, b""));
+        }
+        for family in ColumnFamily::ALL {
+            sweep.looked(at(60_501), 0, None);
+            assert_eq!(sweep.next(at(60_501)), look(TWO, family, b""));
+        }
         sweep.looked(at(60_502), 0, None);
         assert_eq!(sweep.next(at(60_502)), SweepStep::Wait(at(120_500)));
     }
@@ -131,8 +157,8 @@ mod tests {
         while rows < 1_000_000 {
             match sweep.next(now) {
                 SweepStep::Wait(until) => now = until,
-                SweepStep::Look(region, _) => {
-                    assert_eq!(region, ONE);
+                SweepStep::Look(place) => {
+                    assert_eq!(place.region, ONE);
                     rows += SWEEP_EXPIRED_MAX;
                     sweep.looked(now, SWEEP_EXPIRED_MAX, Some(Bytes::from_static(b"k")));
                 }

@@ -17,7 +17,7 @@ mod leader_wait;
 mod outgoing_queue;
 mod split_throttle;
 
-pub use expiry_sweep::{ExpirySweep, SWEEP_EXPIRED_MAX, SWEEP_ROWS_MAX, SweepStep};
+pub use expiry_sweep::{ExpirySweep, SWEEP_EXPIRED_MAX, SWEEP_ROWS_MAX, SweepPlace, SweepStep};
 pub use lanes::{Lane, OpenLanes};
 pub use leader_wait::{LeaderWaitState, LeaderWaitStep, Leadership};
 pub use outgoing_queue::{

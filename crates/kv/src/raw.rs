@@ -1,7 +1,7 @@
 //! RawKV's commands: the operations of one proposal, and their bytes.
 //!
-//! A command begins with the time of the leader that has proposed it, if an operation needs one.
-//! Each operation is a byte for its kind and then its fields: byte strings behind their length,
+//! A command begins with the time of the leader that has proposed it, if an operation needs one, and
+//! with its column family, if that is not the default one. Each operation is a byte for its kind and then its fields: byte strings behind their length,
 //! numbers as varints. Reading shares the memory of the entry; no key or value is copied.
 //!
 //! Times are milliseconds since 1970 by the clock of a leader. Applying reads no clock: each
@@ -10,6 +10,8 @@
 
 use bytes::Bytes;
 use flotilla_base::fields::{FieldReader, Malformed, put_bytes, put_varint};
+
+use crate::column_family::ColumnFamily;
 
 // The numbers are in logs on disk: none ever gets another meaning.
 const PUT: u8 = 1;
@@ -22,6 +24,8 @@ const PUT_WITH_TTL: u8 = 6;
 const COMPARE_AND_SWAP_WITH_TTL: u8 = 7;
 const RAISE_WATERMARK: u8 = 8;
 const REMOVE_EXPIRED: u8 = 9;
+// From here on of feature level 5.
+const COLUMN_FAMILY: u8 = 10;
 
 /// One change of the region's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,32 +97,48 @@ impl RawOp {
 pub struct RawCommand {
     /// The time of the leader that has proposed it; 0 if no operation asks for one.
     pub time_ms: u64,
+    /// The column family of all keys in it.
+    pub family: ColumnFamily,
     /// The operations, carried out in this order, all or none.
     pub ops: Vec<RawOp>,
 }
 
-/// The bytes of a proposal at `time_ms`, which [`decode`] reads; 0 stands for no time.
+/// The bytes of a proposal at `time_ms` for keys of a column family, which [`decode`] reads; 0
+/// stands for no time.
 ///
 /// # Panics
 ///
 /// If an operation needs a time and there is none.
 #[must_use]
-pub fn encode_at(time_ms: u64, ops: &[RawOp]) -> Bytes {
+pub fn encode_in(family: ColumnFamily, time_ms: u64, ops: &[RawOp]) -> Bytes {
     assert!(time_ms > 0 || !ops.iter().any(RawOp::needs_time), "no time for {ops:?}");
     let mut out = Vec::with_capacity(HEAD_BYTES_MAX + ops.iter().map(op_bytes).sum::<usize>());
     if time_ms > 0 {
         out.push(TIME);
         put_varint(&mut out, time_ms);
     }
+    if family != ColumnFamily::Default {
+        out.extend_from_slice(&[COLUMN_FAMILY, family.number()]);
+    }
     ops.iter().for_each(|op| encode_op(&mut out, op));
     out.into()
+}
+
+/// As [`encode_in`], for keys of the default column family.
+///
+/// # Panics
+///
+/// As [`encode_in`].
+#[must_use]
+pub fn encode_at(time_ms: u64, ops: &[RawOp]) -> Bytes {
+    encode_in(ColumnFamily::Default, time_ms, ops)
 }
 
 /// The bytes of a proposal without a time, which [`decode`] reads.
 ///
 /// # Panics
 ///
-/// As [`encode_at`].
+/// As [`encode_in`].
 #[must_use]
 pub fn encode(ops: &[RawOp]) -> Bytes {
     encode_at(0, ops)
@@ -161,7 +181,7 @@ fn encode_op(out: &mut Vec<u8>, op: &RawOp) {
 ///
 /// # Errors
 ///
-/// If the bytes are not what [`encode_at`] writes.
+/// If the bytes are not what [`encode_in`] writes.
 pub fn decode(command: Bytes) -> Result<RawCommand, Malformed> {
     let mut reader = FieldReader::new(command, "command");
     let mut command = RawCommand::default();
@@ -174,6 +194,16 @@ pub fn decode(command: Bytes) -> Result<RawCommand, Malformed> {
                 return Err(reader.malformed());
             }
             command.time_ms = time_ms;
+            continue;
+        }
+        if kind == COLUMN_FAMILY {
+            // Likewise, and the default one is never named: each command has one form.
+            let family = ColumnFamily::of_number(reader.byte()?);
+            let family = family.filter(|family| *family != ColumnFamily::Default);
+            if !command.ops.is_empty() || command.family != ColumnFamily::Default {
+                return Err(reader.malformed());
+            }
+            command.family = family.ok_or_else(|| reader.malformed())?;
             continue;
         }
         let op = decode_op(&mut reader, kind)?;
@@ -211,7 +241,7 @@ fn decode_op(reader: &mut FieldReader, kind: u8) -> Result<RawOp, Malformed> {
 }
 
 /// At most as many bytes as all of an operation but its keys and values, and as a time.
-const HEAD_BYTES_MAX: usize = 34;
+const HEAD_BYTES_MAX: usize = 36;
 
 /// At least as many bytes as the operation takes.
 fn op_bytes(op: &RawOp) -> usize {
@@ -302,10 +332,13 @@ mod tests {
 
     #[test]
     fn operations_come_back_as_they_were_written() {
-        let (time_ms, ops) = (1_700_000_000_000, all_ops());
-        assert_eq!(decode(encode_at(time_ms, &ops)), Ok(RawCommand { time_ms, ops }));
-        let plain = all_ops()[..PLAIN].to_vec();
-        assert_eq!(decode(encode(&plain)), Ok(RawCommand { time_ms: 0, ops: plain }));
+        for family in ColumnFamily::ALL {
+            let (time_ms, ops) = (1_700_000_000_000, all_ops());
+            let command = encode_in(family, time_ms, &ops);
+            assert_eq!(decode(command), Ok(RawCommand { time_ms, family, ops }));
+        }
+        let ops = all_ops()[..PLAIN].to_vec();
+        assert_eq!(decode(encode(&ops)), Ok(RawCommand { ops, ..RawCommand::default() }));
         assert_eq!(decode(encode(&[])), Ok(RawCommand::default()));
     }
 
@@ -317,12 +350,15 @@ mod tests {
         assert_eq!(encode_at(7, &[RawOp::RaiseWatermark])[..], [5, 7, 8]);
         let range = RawOp::RemoveExpired { start: key("k"), end: None };
         assert_eq!(encode_at(7, &[range])[..], [5, 7, 9, 1, b'k', 0]);
+        let write = encode_in(ColumnFamily::Write, 300, &[put(5)]);
+        assert_eq!(write[..], [5, 0xac, 2, 10, 2, 6, 1, b'k', 1, b'v', 5]);
+        assert_eq!(encode_in(ColumnFamily::Lock, 0, &[put(0)])[..], [10, 1, 1, 1, b'k', 1, b'v']);
     }
 
     #[test]
     fn no_command_is_longer_than_the_room_made_for_it() {
         let bytes = HEAD_BYTES_MAX + all_ops().iter().map(op_bytes).sum::<usize>();
-        assert!(encode_at(u64::MAX, &all_ops()).len() <= bytes);
+        assert!(encode_in(ColumnFamily::Write, u64::MAX, &all_ops()).len() <= bytes);
     }
 
     #[test]
@@ -342,6 +378,12 @@ mod tests {
             &[5, 7, 5, 7],
             &[2, 0, 5, 7],
             &[5, 0],
+            &[10],
+            &[10, 0],
+            &[10, 3],
+            &[10, 1, 10, 1],
+            &[10, 1, 5, 7],
+            &[2, 0, 10, 1],
         ];
         for wrong in wrong {
             assert!(decode(Bytes::from_static(wrong)).is_err(), "{wrong:?}");

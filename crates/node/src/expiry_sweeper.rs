@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_dispatch::{ExpirySweep, SWEEP_EXPIRED_MAX, SWEEP_ROWS_MAX, SweepStep};
+use flotilla_dispatch::{ExpirySweep, SWEEP_EXPIRED_MAX, SWEEP_ROWS_MAX, SweepPlace, SweepStep};
 use flotilla_kv::raw::{self, RawOp};
-use flotilla_region::{RegionId, RequestPrecondition, Space};
+use flotilla_region::{RequestPrecondition, Space};
 use flotilla_store::{ApplyOutcome, ExpiredPart, ReadError};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
@@ -37,8 +37,9 @@ pub(crate) async fn run(router: Router, interval: Duration) {
                     .filter(|region| region.space == Space::Raw && router.leads(region.id));
                 sweep.begin(start.elapsed(), led.map(|region| region.id));
             }
-            SweepStep::Look(region, from) => {
-                let (rows, next) = match sweep_part(&router, region, from).await {
+            SweepStep::Look(place) => {
+                let region = place.region;
+                let (rows, next) = match sweep_part(&router, place).await {
                     Ok((rows, next)) => (rows, next),
                     Err(error) => {
                         tracing::debug!(%region, "no sweep for expired rows: {error}");
@@ -55,12 +56,12 @@ pub(crate) async fn run(router: Router, interval: Duration) {
 /// the next part begins.
 async fn sweep_part(
     router: &Router,
-    region: RegionId,
-    from: Bytes,
+    place: SweepPlace,
 ) -> Result<(u64, Option<Bytes>), SweepError> {
+    let SweepPlace { region, family, from } = place;
     // Without a time there is no row that could have expired, or no telling which.
     let Ok(now_ms) = router.wall_clock().command_ms() else { return Ok((0, None)) };
-    let view = router.store().read().region(region, None)?.at(now_ms);
+    let view = router.store().read().region(region, None)?.in_family(family)?.at(now_ms);
     let version = view.descriptor().epoch.version;
     let look = spawn_blocking(move || view.expired(&from, SWEEP_ROWS_MAX, SWEEP_EXPIRED_MAX));
     let looked = look.await.expect("a look at rows does not panic");
@@ -69,7 +70,7 @@ async fn sweep_part(
     let remove = RawOp::RemoveExpired { start: range.start, end: Some(range.end) };
     let precondition =
         RequestPrecondition { version: Some(version), ..RequestPrecondition::default() };
-    let command = raw::encode_at(now_ms, &[remove]);
+    let command = raw::encode_in(family, now_ms, &[remove]);
     match router.propose(region, precondition, command).await.map_err(SweepError::Remove)? {
         ApplyOutcome::RemovedExpired { rows } => {
             router.note_expired(rows);

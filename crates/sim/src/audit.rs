@@ -2,6 +2,7 @@
 //! recovered, and its replicas must agree.
 
 use bytes::Bytes;
+use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::RawOp;
 use flotilla_region::{Descriptor, Space, Ticket};
 
@@ -35,14 +36,29 @@ pub(crate) fn writes(world: &mut SimWorld) -> Result<(), CheckFailure> {
     let regions = world.reference_model().descriptors();
     let data = regions.filter(|region| region.space == Space::Raw);
     let asks: Vec<_> = data.map(put).collect();
-    serve(world, "takes no writes", asks)
+    serve(world, "takes no writes", in_family(ColumnFamily::Default, asks))
 }
 
 /// Every key must be readable; what is read is checked like all else.
 pub(crate) fn reads(world: &mut SimWorld) -> Result<(), CheckFailure> {
     let get = |key: &Bytes| (key.clone(), RequestBody::Get(key.clone()));
-    let asks = world.workload().keys().map(get).collect();
-    serve(world, "serves no reads", asks)
+    let asks: Vec<_> = world.workload().keys().map(get).collect();
+    let asks = ColumnFamily::ALL.into_iter().flat_map(|family| in_family(family, asks.clone()));
+    serve(world, "serves no reads", asks.collect())
+}
+
+fn in_family(family: ColumnFamily, asks: Vec<(Bytes, RequestBody)>) -> Vec<Ask> {
+    asks.into_iter().map(|(key, body)| Ask { family, key, body, turn: 0, ticket: None }).collect()
+}
+
+/// A request of the audit.
+struct Ask {
+    family: ColumnFamily,
+    key: Bytes,
+    body: RequestBody,
+    /// Each counts its own turns: looks may come in step with refusals, as those of many keys do.
+    turn: usize,
+    ticket: Option<Ticket>,
 }
 
 /// All replicas reach the same index, no request waits any more, and all hold the same rows.
@@ -79,16 +95,9 @@ pub(crate) fn replicas(world: &mut SimWorld) -> Result<(), CheckFailure> {
 }
 
 /// Asks every replica in turn until each request is served, in the region that has its key then.
-fn serve(
-    world: &mut SimWorld,
-    complaint: &str,
-    asks: Vec<(Bytes, RequestBody)>,
-) -> Result<(), CheckFailure> {
-    // Each counts its own turns: looks may come in step with refusals, as those of many keys do.
-    let mut open: Vec<(Bytes, RequestBody, usize, Option<Ticket>)> =
-        asks.into_iter().map(|(key, body)| (key, body, 0, None)).collect();
+fn serve(world: &mut SimWorld, complaint: &str, mut open: Vec<Ask>) -> Result<(), CheckFailure> {
     wait(world, CALM_US_MAX, |world| {
-        open.retain_mut(|(key, body, turn, ticket)| {
+        open.retain_mut(|Ask { family, key, body, turn, ticket }| {
             let state = ticket.map(|ticket| world.workload().request(ticket).state);
             // No limit but the time: any number of refusals may come before there is a leader.
             if matches!(state, None | Some(RequestState::Refused | RequestState::Lost)) {
@@ -97,13 +106,13 @@ fn serve(
                 let store = layout::place(region.peers[*turn % region.peers.len()].store);
                 let request =
                     ClientRequest::new(RequestOwner::Auditor, &region, store, body.clone());
-                *ticket = Some(world.send(request));
+                *ticket = Some(world.send(request.in_family(*family)));
             }
             state != Some(RequestState::Served)
         });
         match open.first() {
             None => Ok(()),
-            Some((key, ..)) => {
+            Some(Ask { key, .. }) => {
                 let region = world.reference_model().region_of(key).id;
                 let statuses: Vec<_> =
                     world.nodes().iter().map(|node| node.status(region)).collect();

@@ -423,6 +423,7 @@ impl Executor {
         let region = view.region(grant.region, Some(request.route.epoch.version));
         let reply = match region.map(|region| region.at(wall_ms)) {
             Ok(region) => {
+                let region = region.in_family(request.family)?;
                 let reply = match &request.body {
                     RequestBody::Get(key) => {
                         ClientReply::Got(reads::get(&region, key, grant.ticket)?)

@@ -21,7 +21,7 @@ mod tests;
 
 use ended_replicas::EndedReplicas;
 use region_model::RegionModel;
-pub(crate) use region_model::{OpResult, ProposalResult};
+pub(crate) use region_model::{OpResult, ProposalResult, RowKey};
 
 /// Something that must never happen, in words.
 pub(crate) type CheckFailure = String;
@@ -226,12 +226,12 @@ impl ReferenceModel {
         Some(&self.regions[region].results(*index)[*place])
     }
 
-    /// The region's rows after the entry at `index`, in order.
+    /// The region's rows after the entry at `index`, family by family, in order.
     pub(crate) fn rows(
         &self,
         region: RegionId,
         index: Index,
-    ) -> impl Iterator<Item = (&Bytes, &Bytes)> {
+    ) -> impl Iterator<Item = (&RowKey, &Bytes)> {
         self.regions.get(&region).into_iter().flat_map(move |model| model.rows(index))
     }
 }

@@ -1,6 +1,7 @@
 //! Requests of clients and the replies of stores.
 
 use bytes::Bytes;
+use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_region::{
     AdminCommand, Descriptor, Event, KeySpan, MembershipCommand, Peer, PeerId, RegionId, Reject,
@@ -115,6 +116,8 @@ pub(crate) struct ClientRequest {
     /// The store that it goes to.
     pub(crate) store: usize,
     pub(crate) body: RequestBody,
+    /// The column family of all keys in the body.
+    pub(crate) family: ColumnFamily,
     /// The term that the region must not have left.
     pub(crate) term: Option<Term>,
     /// Whether a replica that does not lead may serve it.
@@ -150,6 +153,7 @@ impl ClientRequest {
             route: route.clone(),
             store,
             body,
+            family: ColumnFamily::Default,
             term: None,
             follower: false,
             forged: None,
@@ -160,16 +164,28 @@ impl ClientRequest {
         }
     }
 
+    /// The same for keys of a column family.
+    pub(crate) fn in_family(self, family: ColumnFamily) -> Self {
+        let command = match (&self.body, &self.command) {
+            (RequestBody::Write(ops), Some(command)) if !command.is_empty() => {
+                Some(raw::encode_in(family, 0, ops))
+            }
+            (_, command) => command.clone(),
+        };
+        Self { family, command, ..self }
+    }
+
     /// A write of a store's own at `time_ms`.
     pub(crate) fn of_store(
         owner: RequestOwner,
         (region, store): (&Descriptor, usize),
+        family: ColumnFamily,
         time_ms: u64,
         op: RawOp,
     ) -> Self {
-        let command = Some(raw::encode_at(time_ms, std::slice::from_ref(&op)));
+        let command = Some(raw::encode_in(family, time_ms, std::slice::from_ref(&op)));
         let body = RequestBody::Write(vec![op]);
-        Self { command, ..Self::new(owner, region, store, body) }
+        Self { command, family, ..Self::new(owner, region, store, body) }
     }
 
     /// Puts the time of its store into the command of a client, as the node does.
@@ -178,7 +194,7 @@ impl ClientRequest {
         let is_client = matches!(self.owner, RequestOwner::Client(_) | RequestOwner::Auditor);
         let is_swap = matches!(ops[..], [RawOp::CompareAndSwap { .. }]);
         if is_client && (is_swap || ops.iter().any(RawOp::needs_time)) {
-            self.command = Some(raw::encode_at(time_ms, ops));
+            self.command = Some(raw::encode_in(self.family, time_ms, ops));
         }
     }
 

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use fastrand::Rng;
+use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::RawOp;
 use flotilla_region::{Descriptor, Ticket};
 
 use crate::checker::RegisterValue;
+use crate::reference_model::RowKey;
 use crate::request::RequestBody;
 
 /// Draws the request of a client that knows these keys, and last saw these values. The padding of
@@ -15,7 +17,7 @@ use crate::request::RequestBody;
 pub(crate) fn draw(
     rng: &mut Rng,
     keys: &[Bytes],
-    seen: &BTreeMap<Bytes, RegisterValue>,
+    seen: &BTreeMap<RowKey, RegisterValue>,
     ticket: Ticket,
     weight: usize,
 ) -> RequestBody {
@@ -31,7 +33,7 @@ pub(crate) fn draw(
         11..21 => RequestBody::Write(vec![put(rng, key, 0)]),
         21..24 => RequestBody::Write(vec![RawOp::Delete { key: key.clone() }]),
         24..29 => {
-            let expected = seen.get(key).cloned().flatten();
+            let expected = seen.get(&(family(ticket), key.clone())).cloned().flatten();
             let value = (rng.u8(..8) > 0).then(|| value(rng, ticket, 0, weight));
             RequestBody::Write(vec![RawOp::CompareAndSwap {
                 key: key.clone(),
@@ -56,6 +58,16 @@ pub(crate) fn draw(
                 end: Some(end.clone()),
             }])
         }
+    }
+}
+
+/// The column family of the keys of a request: mostly the default one. Not drawn, so that old seeds
+/// draw the rest as ever.
+pub(crate) fn family(ticket: Ticket) -> ColumnFamily {
+    match ticket.0 % 8 {
+        3 => ColumnFamily::Lock,
+        5 => ColumnFamily::Write,
+        _ => ColumnFamily::Default,
     }
 }
 

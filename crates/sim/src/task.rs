@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use flotilla_dispatch::StreamKind;
+use flotilla_kv::ColumnFamily;
 use flotilla_region::{
     Descriptor, Envelope, Event, LogFetch, Notice, ReadGrant, RegionId, RoleChange, SnapshotSend,
     SplitWish, Ticket,
@@ -107,6 +108,7 @@ pub(crate) struct WishedSplit {
 #[derive(Debug)]
 pub(crate) struct ExpiredRows {
     pub(crate) region: Descriptor,
+    pub(crate) family: ColumnFamily,
     pub(crate) range: ExpiredRange,
     pub(crate) time_ms: u64,
 }

@@ -16,7 +16,7 @@ use crate::checker::{self, History, RegisterAction, RegisterAnswer, RegisterValu
 use crate::event_queue::SimTime;
 use crate::expiry::{self, HeldReplies};
 use crate::layout;
-use crate::reference_model::{CheckFailure, OpResult, ProposalResult, ReferenceModel};
+use crate::reference_model::{CheckFailure, OpResult, ProposalResult, ReferenceModel, RowKey};
 use crate::region_cache::RegionCache;
 use crate::request::{
     ClientReply, ClientRequest, ForgedField, RequestBody, RequestOwner, RequestState,
@@ -47,7 +47,7 @@ struct SimClient {
     /// Where it thinks that leaders are.
     leaders: BTreeMap<RegionId, usize>,
     /// The values that it last saw, to swap with.
-    seen: BTreeMap<Bytes, RegisterValue>,
+    seen: BTreeMap<RowKey, RegisterValue>,
 }
 
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(crate) struct ClientWorkload {
     /// Those that are on their way or wait at a store.
     open: BTreeSet<Ticket>,
     held_replies: HeldReplies,
-    history: History<(Space, Bytes)>,
+    history: History<(Space, RowKey)>,
     /// Grows with each call and each answer.
     moment: u64,
     tally: ClientCounts,
@@ -135,8 +135,9 @@ impl ClientWorkload {
 
     /// Whether the answers are linearizable.
     pub(crate) fn check(&self) -> Result<checker::CheckedCounts, CheckFailure> {
-        self.history.check().map_err(|((space, key), violation)| {
-            format!("{space:?}, key {:?}: {violation}", key.escape_ascii().to_string())
+        self.history.check().map_err(|((space, (family, key)), violation)| {
+            let key = key.escape_ascii();
+            format!("{space:?}, family {family}, key \"{key}\": {violation}")
         })
     }
 
@@ -151,7 +152,8 @@ impl ClientWorkload {
         let route = self.route(client, &key, placement);
         let body = request_generator::cut(body, &route);
         let store = self.choose_store(client, &route);
-        let mut request = ClientRequest::new(RequestOwner::Client(client), &route, store, body);
+        let request = ClientRequest::new(RequestOwner::Client(client), &route, store, body);
+        let mut request = request.in_family(request_generator::family(next));
         if request.command.is_none() && self.rng.u8(..4) == 0 {
             request.follower = true;
             request.store = self.any_replica(&route);
@@ -219,13 +221,16 @@ impl ClientWorkload {
         let request = &self.requests[index(ticket)];
         let (space, actions) =
             (request.route.space, request.actions(&self.keys_in(&request.route)));
-        let call = |(key, action)| self.history.call((space, key), asker, self.moment, action);
+        let family = request.family;
+        let call =
+            |(key, action)| self.history.call((space, (family, key)), asker, self.moment, action);
         let calls = actions.into_iter().map(call).collect();
         let expire = |(key, value, ttl_ms)| {
             // It may be written at once, and gone before its put is answered.
             let gone = moment_of(now + wall_clock::run_us(expiry::least_ms(ttl_ms)));
             let action = RegisterAction::Expire(value);
-            (self.history.call((space, key), asker, gone.max(self.moment), action), ttl_ms)
+            let row = (space, (family, key));
+            (self.history.call(row, asker, gone.max(self.moment), action), ttl_ms)
         };
         let expiries = request.expiring().into_iter().map(expire).collect();
         let request = &mut self.requests[index(ticket)];
@@ -403,10 +408,11 @@ impl ClientWorkload {
             (body, _) => return Err(format!("ticket {ticket} asked {body:?}, was told {reply:?}")),
         };
         let actions = request.actions(keys);
-        let (owner, calls) = (request.owner, request.calls.clone());
+        let (owner, family, calls) = (request.owner, request.family, request.calls.clone());
         for ((call, (key, action)), answer) in calls.into_iter().zip(actions).zip(answers) {
             if let RequestOwner::Client(client) = owner {
-                self.clients[client].seen.insert(key, checker::held_after(&action, &answer));
+                let held = checker::held_after(&action, &answer);
+                self.clients[client].seen.insert((family, key), held);
             }
             self.history.answer(call, self.moment, answer);
         }
@@ -476,7 +482,7 @@ impl ClientWorkload {
 }
 
 /// Takes a request that had no effect out of the history.
-fn forget(history: &mut History<(Space, Bytes)>, request: &mut ClientRequest) {
+fn forget(history: &mut History<(Space, RowKey)>, request: &mut ClientRequest) {
     let expiries = request.expiries.drain(..).map(|(call, _)| call);
     request.calls.drain(..).chain(expiries).for_each(|call| history.forget(call));
 }

@@ -6,7 +6,7 @@ use flotilla_region::{Descriptor, KeyRange, PeerId, RegionId, Space, StoreId, Te
 use crate::error::Error;
 use crate::range_map::RangeMap;
 use crate::region_ranges;
-use crate::schema::{self, ApplyState, BIRTH_KEY, BirthRecord, DataRow, MalformedRow};
+use crate::schema::{self, ApplyState, BIRTH_KEY, BirthRecord, DataRow, FamilyTrees, MalformedRow};
 use crate::snapshot_read::StoreSnapshot;
 use crate::store_log::StoreLog;
 
@@ -61,16 +61,18 @@ pub(crate) fn check(
     }
     let mut rows = 0;
     for space in [Space::System, Space::Raw] {
-        let Some(tree) = snapshot.tree(schema::data_tree(space))? else { continue };
         let inside: Vec<&Descriptor> = descriptors.iter().filter(|d| d.space == space).collect();
-        check_expiries(&snapshot, space, &tree)?;
-        let mut all = tree.range(..);
-        while let Some((key, value)) = all.next()? {
-            DataRow::decode(value)?;
-            if !inside.iter().any(|descriptor| descriptor.contains(key)) {
-                return Err(Error::Corrupt(format!("key {key:?} is in no region")));
+        for trees in schema::trees_of(space) {
+            let Some(tree) = snapshot.tree(trees.rows)? else { continue };
+            check_expiries(&snapshot, trees, &tree)?;
+            let mut all = tree.range(..);
+            while let Some((key, value)) = all.next()? {
+                DataRow::decode(value)?;
+                if !inside.iter().any(|descriptor| descriptor.contains(key)) {
+                    return Err(Error::Corrupt(format!("key {key:?} is in no region")));
+                }
+                rows += 1;
             }
-            rows += 1;
         }
     }
     let (pages, regions) = (pages.check()?, descriptors.len() as u64);
@@ -78,9 +80,8 @@ pub(crate) fn check(
 }
 
 /// The expiry tree has the times of the rows that expire, and no others.
-fn check_expiries(snapshot: &Snapshot, space: Space, rows: &Tree) -> Result<(), Error> {
-    let expiries =
-        schema::expiry_tree(space).map(|name| snapshot.tree(name)).transpose()?.flatten();
+fn check_expiries(snapshot: &Snapshot, trees: &FamilyTrees, rows: &Tree) -> Result<(), Error> {
+    let expiries = trees.expiries.map(|name| snapshot.tree(name)).transpose()?.flatten();
     let mut found = 0;
     let mut all = rows.range(..);
     while let Some((key, row)) = all.next()? {

@@ -1,6 +1,6 @@
-//! Ranges of rows of a space, in each of the trees that have them.
+//! Ranges of rows of a space, in all of its column families.
 
-use flotilla_pagestore::WriteTxn;
+use flotilla_pagestore::{TreeMut, WriteTxn};
 use flotilla_region::Space;
 
 use crate::error::Error;
@@ -15,8 +15,20 @@ pub(crate) fn delete(
     end: Option<&[u8]>,
 ) -> Result<u64, Error> {
     assert!(end.is_none_or(|end| start < end), "an empty range, from {start:?} to {end:?}");
-    if let Some(expiries) = schema::expiry_tree(space) {
-        txn.tree(expiries)?.delete_range(start, end)?;
+    let mut rows = 0;
+    for trees in schema::trees_of(space) {
+        if let Some(expiries) = trees.expiries {
+            delete_in(&mut txn.tree(expiries)?, start, end)?;
+        }
+        rows += delete_in(&mut txn.tree(trees.rows)?, start, end)?;
     }
-    Ok(txn.tree(schema::data_tree(space))?.delete_range(start, end)?)
+    Ok(rows)
+}
+
+fn delete_in(tree: &mut TreeMut<'_>, start: &[u8], end: Option<&[u8]>) -> Result<u64, Error> {
+    // Most column families are empty, and stay without a page.
+    if tree.is_empty() {
+        return Ok(0);
+    }
+    Ok(tree.delete_range(start, end)?)
 }

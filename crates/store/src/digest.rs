@@ -1,4 +1,4 @@
-//! A hash over a region's rows, to compare replicas.
+//! A hash over a region's rows, of all column families, to compare replicas.
 
 use flotilla_region::{Index, RegionId};
 
@@ -11,15 +11,23 @@ pub(crate) fn digest(view: &StoreSnapshot, region: RegionId) -> Result<(Index, u
     let replica = view.region(region, None).map_err(|error| read_failed(region, error))?;
     let state = view.state(region)?;
     let mut digest = RowDigest::new();
-    let add = |key: &[u8], data: DataRow<'_>| {
-        digest.add(key);
-        digest.add(data.value);
-        // Rows that do not expire count as they did before there were others.
-        if data.expires_ms > 0 {
-            digest.add(&data.expires_ms.to_le_bytes());
-        }
-    };
-    replica.for_each_row(add).map_err(|error| read_failed(region, error))?;
+    for family in replica.families() {
+        let family = family.map_err(|error| read_failed(region, error))?;
+        let number = family.family().number();
+        let add = |key: &[u8], data: DataRow<'_>| {
+            digest.add(key);
+            digest.add(data.value);
+            // Rows that do not expire, and those of the default family, count as they did before
+            // there were others.
+            if data.expires_ms > 0 {
+                digest.add(&data.expires_ms.to_le_bytes());
+            }
+            if number > 0 {
+                digest.add(&[number]);
+            }
+        };
+        family.for_each_row(add).map_err(|error| read_failed(region, error))?;
+    }
     Ok((state.applied, digest.0))
 }
 

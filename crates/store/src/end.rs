@@ -44,10 +44,12 @@ pub(crate) fn end(
     if let Some((descriptor, own)) = replica_here(&mut txn, store, region)?
         && own <= peer
     {
-        let rows = txn.tree(schema::data_tree(descriptor.space))?;
         let end = Some(&descriptor.end[..]).filter(|end| !end.is_empty());
         let upper = end.map_or(Bound::Unbounded, Bound::Excluded);
-        ended.bytes_removed = rows.bytes(Bound::Included(&descriptor.start), upper)?;
+        for trees in schema::trees_of(descriptor.space) {
+            let rows = txn.tree(trees.rows)?;
+            ended.bytes_removed += rows.bytes(Bound::Included(&descriptor.start), upper)?;
+        }
         ended.rows_removed =
             data_range::delete(&mut txn, descriptor.space, &descriptor.start, end)?;
         txn.tree(REGION)?.delete(&key)?;

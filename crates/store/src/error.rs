@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use flotilla_base::fields::Malformed;
+use flotilla_kv::ColumnFamily;
 use flotilla_region::{Descriptor, Index, RegionId};
 
 use crate::schema::MalformedRow;
@@ -92,6 +93,12 @@ pub enum ReadError {
         key: Bytes,
         /// The region.
         descriptor: Box<Descriptor>,
+    },
+    /// The region has no such column family. A mistake of the caller.
+    #[error("the space of the region has no column family {family}")]
+    NoFamily {
+        /// The family.
+        family: ColumnFamily,
     },
     /// The rows are larger than the reader can take at once. A part of them would look like all:
     /// the caller must ask for fewer.

@@ -29,7 +29,7 @@ pub struct ExpiredPart {
 }
 
 impl RegionSnapshot {
-    /// Looks at the next rows that expire, at `rows_max` of them and at most `expired_max` that
+    /// Looks at the next rows of the column family that expire, at `rows_max` of them and at most `expired_max` that
     /// have expired by the time of the view, from the key `from` on. Takes no time where no row
     /// expires.
     ///
@@ -67,7 +67,7 @@ impl RegionSnapshot {
         Ok(part)
     }
 
-    /// How many rows of the region expire.
+    /// How many rows of the column family expire.
     ///
     /// # Errors
     ///

@@ -69,20 +69,30 @@ impl SizeChecks {
 }
 
 impl RegionSnapshot {
-    /// How large the region is: bytes of the page file, as the rows' share of whole pages. Takes
-    /// the time of four gets.
+    /// How large the region is, all column families together: bytes of the page file, as the rows'
+    /// share of whole pages. Takes the time of four gets for each family that has rows.
     ///
     /// # Errors
     ///
     /// The page store failed.
     pub fn size(&self) -> Result<RegionSize, ReadError> {
+        let mut size = RegionSize::default();
+        for family in self.families() {
+            let RegionSize { bytes, keys } = family?.family_size()?;
+            size.bytes += bytes;
+            size.keys += keys;
+        }
+        Ok(size)
+    }
+
+    fn family_size(&self) -> Result<RegionSize, ReadError> {
         let Some(rows) = self.rows() else { return Ok(RegionSize::default()) };
         let (start, end) = bounds(self.descriptor());
         Ok(RegionSize { bytes: rows.bytes(start, end)?, keys: rows.count(start, end)? })
     }
 
-    /// Keys that cut the region into `parts` of about as many bytes: fewer than that if it has too
-    /// few rows. They rise, and lie inside of the region behind its start: each is where a new
+    /// Keys that cut the largest column family of the region into `parts` of about as many bytes:
+    /// fewer than that if it has too few rows. They rise, and lie inside of the region behind its start: each is where a new
     /// region ends. Each is the shortest key that parts its neighbours, for it is kept in
     /// descriptors and in clients' caches, but has `bytes_min` if the keys have as many. Takes the
     /// time of some gets for each key.
@@ -92,7 +102,16 @@ impl RegionSnapshot {
     /// The page store failed.
     pub fn split_keys(&self, parts: usize, bytes_min: usize) -> Result<Vec<Bytes>, ReadError> {
         let mut keys = vec![];
-        if let Some(rows) = self.rows() {
+        let mut largest = (0, None);
+        for family in self.families() {
+            let family = family?;
+            let RegionSize { bytes, .. } = family.family_size()?;
+            if bytes > largest.0 {
+                largest = (bytes, Some(family));
+            }
+        }
+        let (_, largest) = largest;
+        if let Some(rows) = largest.as_ref().and_then(Self::rows) {
             let (start, end) = (self.descriptor().start.clone(), self.descriptor().end.clone());
             halve(rows, (&start, &end), parts, bytes_min, &mut keys)?;
         }

@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use flotilla_base::fields::{FieldReader, Malformed, put_varint};
+use flotilla_kv::ColumnFamily;
 use flotilla_region::{Descriptor, HardState, Index, PeerId, RegionId, Space, StoreId, Term};
 
 /// The identity of the data directory: one row, and one for each of its last starts.
@@ -349,22 +350,42 @@ pub(crate) fn decode_descriptor(region: RegionId, row: &[u8]) -> Result<Descript
     Ok(descriptor)
 }
 
-/// The tree that holds the data of a space.
-pub(crate) fn data_tree(space: Space) -> &'static str {
+/// The trees of a column family of a space. All families of a space are cut by the same regions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FamilyTrees {
+    pub(crate) family: ColumnFamily,
+    /// The tree that holds the data.
+    pub(crate) rows: &'static str,
+    /// The tree that holds, for each row that expires, a row with the time of that; none if the
+    /// rows of the space do not expire. So the rows that have expired are found without a look at
+    /// the others, and a region's rows here are those of its range, as there.
+    pub(crate) expiries: Option<&'static str>,
+}
+
+const SYSTEM_TREES: [FamilyTrees; 1] =
+    [FamilyTrees { family: ColumnFamily::Default, rows: "system", expiries: None }];
+
+const RAW_TREES: [FamilyTrees; 3] = [
+    FamilyTrees { family: ColumnFamily::Default, rows: "raw", expiries: Some("raw-expiry") },
+    FamilyTrees { family: ColumnFamily::Lock, rows: "raw-lock", expiries: Some("raw-lock-expiry") },
+    FamilyTrees {
+        family: ColumnFamily::Write,
+        rows: "raw-write",
+        expiries: Some("raw-write-expiry"),
+    },
+];
+
+/// The trees of all column families of a space, the default one first.
+pub(crate) fn trees_of(space: Space) -> &'static [FamilyTrees] {
     match space {
-        Space::System => "system",
-        Space::Raw => "raw",
+        Space::System => &SYSTEM_TREES,
+        Space::Raw => &RAW_TREES,
     }
 }
 
-/// The tree that holds, for each row of [`data_tree`] that expires, a row with the time of that;
-/// none if the rows of the space do not expire. So the rows that have expired are found without a
-/// look at the others, and a region's rows here are those of its range, as there.
-pub(crate) fn expiry_tree(space: Space) -> Option<&'static str> {
-    match space {
-        Space::System => None,
-        Space::Raw => Some("raw-expiry"),
-    }
+/// The trees of a column family, if the space has it.
+pub(crate) fn family_trees(space: Space, family: ColumnFamily) -> Option<&'static FamilyTrees> {
+    trees_of(space).iter().find(|trees| trees.family == family)
 }
 
 /// The most bytes that a data row has in addition to its value.

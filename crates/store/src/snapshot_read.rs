@@ -6,13 +6,15 @@ use std::fmt;
 use std::ops::Bound;
 
 use bytes::Bytes;
+use flotilla_kv::ColumnFamily;
 use flotilla_pagestore::{Snapshot, Tree};
 use flotilla_region::{Descriptor, Index, PeerId, RegionId};
 
 use crate::error::{Error, ReadError};
 use crate::read_time::ReadTime;
 use crate::schema::{
-    self, APPLY, ApplyState, DataRow, REGION, TOMB, Tombstone, UNINITIALISED, UninitialisedRow,
+    self, APPLY, ApplyState, DataRow, FamilyTrees, REGION, TOMB, Tombstone, UNINITIALISED,
+    UninitialisedRow,
 };
 
 /// Everything on the store as it was at one moment. Cheap to take and to clone; while it lives,
@@ -46,8 +48,10 @@ impl StoreSnapshot {
         if version.is_some_and(|version| version != descriptor.epoch.version) {
             return Err(ReadError::EpochNotMatch(Box::new(descriptor)));
         }
-        let rows = self.snapshot.tree(schema::data_tree(descriptor.space))?;
-        Ok(RegionSnapshot { descriptor, rows, time: ReadTime::default() })
+        let trees = &schema::trees_of(descriptor.space)[0];
+        let rows = self.snapshot.tree(trees.rows)?;
+        let (view, time) = (self.clone(), ReadTime::default());
+        Ok(RegionSnapshot { descriptor, view, trees, rows, time })
     }
 
     /// How far the region is applied in this snapshot: what a read's grant asks for at least.
@@ -154,11 +158,13 @@ pub struct ScanResult {
     pub rows: Vec<(Bytes, Bytes)>,
 }
 
-/// One region at one moment.
+/// A column family of one region at one moment.
 #[derive(Clone)]
 pub struct RegionSnapshot {
     descriptor: Descriptor,
-    /// None if nothing was ever written to the space.
+    view: StoreSnapshot,
+    trees: &'static FamilyTrees,
+    /// None if nothing was ever written to the family.
     rows: Option<Tree>,
     time: ReadTime,
 }
@@ -178,6 +184,33 @@ impl RegionSnapshot {
         Self { time: ReadTime::at(now_ms), ..self }
     }
 
+    /// Another column family of the region at the same moment; [`StoreSnapshot::region`] gives the
+    /// default one.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::NoFamily`] if the region's space has no such family, or the page store failed.
+    pub fn in_family(mut self, family: ColumnFamily) -> Result<Self, ReadError> {
+        if family != self.trees.family {
+            let trees = schema::family_trees(self.descriptor.space, family);
+            self.trees = trees.ok_or(ReadError::NoFamily { family })?;
+            self.rows = self.view.snapshot.tree(self.trees.rows)?;
+        }
+        Ok(self)
+    }
+
+    /// The column family that is read.
+    #[must_use]
+    pub fn family(&self) -> ColumnFamily {
+        self.trees.family
+    }
+
+    /// Each column family of the region.
+    pub(crate) fn families(&self) -> impl Iterator<Item = Result<Self, ReadError>> {
+        let families = schema::trees_of(self.descriptor.space).iter();
+        families.map(|trees| self.clone().in_family(trees.family))
+    }
+
     /// The time that the region's log must name before an answer may be given that rests on the
     /// reads so far, [`WATERMARK_AHEAD_MS`](crate::WATERMARK_AHEAD_MS) ahead of the
     /// caller's clock; `None` if it has named it. They have left out a row that has expired by this
@@ -193,7 +226,7 @@ impl RegionSnapshot {
         &self.descriptor
     }
 
-    /// The tree of the region's space; `None` if nothing was ever written to it.
+    /// The tree of the column family; `None` if nothing was ever written to it.
     pub(crate) fn rows(&self) -> Option<&Tree> {
         self.rows.as_ref()
     }
@@ -208,7 +241,7 @@ impl RegionSnapshot {
         let Some(rows) = &self.rows else { return Ok(None) };
         let row = rows.get(key)?;
         let Some(row) = row else { return Ok(None) };
-        let data = self.visible(rows, &row)?;
+        let data = self.visible(&row)?;
         Ok(data.map(|data| Bytes::copy_from_slice(data.value)))
     }
 
@@ -222,33 +255,31 @@ impl RegionSnapshot {
         self.check_key(key)?;
         let Some(rows) = &self.rows else { return Ok(None) };
         let Some(row) = rows.get(key)? else { return Ok(None) };
-        let Some(data) = self.visible(rows, &row)? else { return Ok(None) };
+        let Some(data) = self.visible(&row)? else { return Ok(None) };
         if data.expires_ms == 0 {
             return Ok(Some(0));
         }
-        let (now_ms, _) = self.time.now(|| self.watermark_ms(rows))?;
+        let (now_ms, _) = self.time.now(|| self.watermark_ms())?;
         Ok(Some(data.expires_ms.saturating_sub(now_ms).div_ceil(1000)))
     }
 
     /// The row, unless it has expired.
-    fn visible<'r>(&self, rows: &Tree, row: &'r [u8]) -> Result<Option<DataRow<'r>>, ReadError> {
+    fn visible<'r>(&self, row: &'r [u8]) -> Result<Option<DataRow<'r>>, ReadError> {
         let data = DataRow::decode(row)?;
         if data.expires_ms == 0 {
             return Ok(Some(data));
         }
-        let is_hidden = self.time.hides(data.expires_ms, || self.watermark_ms(rows))?;
+        let is_hidden = self.has_expired(data.expires_ms)?;
         Ok((!is_hidden).then_some(data))
     }
 
     /// Whether a row that expires at `expires_ms` has, at the time of the view.
     pub(crate) fn has_expired(&self, expires_ms: u64) -> Result<bool, ReadError> {
-        let Some(rows) = &self.rows else { return Ok(false) };
-        self.time.hides(expires_ms, || self.watermark_ms(rows))
+        self.time.hides(expires_ms, || self.watermark_ms())
     }
 
-    fn watermark_ms(&self, rows: &Tree) -> Result<u64, ReadError> {
-        let view = StoreSnapshot::new(rows.snapshot().clone());
-        match view.state(self.descriptor.id) {
+    fn watermark_ms(&self) -> Result<u64, ReadError> {
+        match self.view.state(self.descriptor.id) {
             Ok(state) => Ok(state.watermark_ms),
             Err(Error::Pages(error)) => Err(error.into()),
             Err(error) => Err(ReadError::Corrupt(error.to_string())),
@@ -281,7 +312,7 @@ impl RegionSnapshot {
         let Some(rows) = &self.rows else { return Ok(()) };
         // The walk through the tree cannot be ended from within its callback.
         let mut failed = None;
-        rows.multi_get(keys, |at, row| match row.map(|row| self.visible(rows, row)) {
+        rows.multi_get(keys, |at, row| match row.map(|row| self.visible(row)) {
             None | Some(Ok(None)) => {}
             Some(Ok(Some(data))) => each(at, data.value),
             Some(Err(error)) => failed = Some(error),
@@ -335,9 +366,7 @@ impl RegionSnapshot {
                 let Some(key) = key else { return Ok(None) };
                 let expiry = expiries.as_ref().map(|expiries| expiries.get(key)).transpose()?;
                 if let Some(expiry) = expiry.flatten()
-                    && self
-                        .time
-                        .hides(schema::decode_expiry(&expiry)?, || self.watermark_ms(rows))?
+                    && self.has_expired(schema::decode_expiry(&expiry)?)?
                 {
                     budget.skip(key);
                     continue;
@@ -350,7 +379,7 @@ impl RegionSnapshot {
             while budget.wants_more() {
                 let row = if request.reverse { range.next_back()? } else { range.next()? };
                 let Some((key, row)) = row else { return Ok(None) };
-                let Some(data) = self.visible(rows, row)? else {
+                let Some(data) = self.visible(row)? else {
                     budget.skip(key);
                     continue;
                 };
@@ -361,14 +390,13 @@ impl RegionSnapshot {
         Ok(budget.rest(request))
     }
 
-    /// The tree of the rows that expire, if there are any in the space.
+    /// The tree of the rows that expire, if there are any in the column family.
     pub(crate) fn expiries(&self) -> Result<Option<Tree>, ReadError> {
-        let name = schema::expiry_tree(self.descriptor.space);
-        let (Some(name), Some(rows)) = (name, &self.rows) else { return Ok(None) };
-        Ok(rows.snapshot().tree(name)?.filter(|tree| !tree.is_empty()))
+        let Some(name) = self.trees.expiries else { return Ok(None) };
+        Ok(self.view.snapshot.tree(name)?.filter(|tree| !tree.is_empty()))
     }
 
-    /// Calls `each` with every row of the region, in order.
+    /// Calls `each` with every row of the column family, in order.
     pub(crate) fn for_each_row(
         &self,
         mut each: impl FnMut(&[u8], DataRow<'_>),

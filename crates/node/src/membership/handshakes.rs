@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flotilla_identity::{
-    BootstrapRequest, BootstrapResponse, ClusterSettings, EXPIRY_LEVEL, Handshake, HelloDecision,
-    LevelRefusal, MemberId, RunReport, StoreHello, StoreIdentity, StoreRegistry, StoreRun,
-    StoreUuid, TRANSFER_LEVEL, member_answer,
+    BootstrapRequest, BootstrapResponse, COLUMN_FAMILY_LEVEL, ClusterSettings, EXPIRY_LEVEL,
+    Handshake, HelloDecision, LevelRefusal, MemberId, RunReport, StoreHello, StoreIdentity,
+    StoreRegistry, StoreRun, StoreUuid, TRANSFER_LEVEL, member_answer,
 };
 use flotilla_proto::peers;
 use flotilla_proto::peers::peers_client::PeersClient;
@@ -219,6 +219,15 @@ impl Membership {
     /// The stores of a version that does not know of it.
     pub(crate) fn check_expiry(&self) -> Result<(), LevelRefusal> {
         self.shared.handshake.lock().registry().check_level(EXPIRY_LEVEL)
+    }
+
+    /// Whether there may be keys of all column families.
+    ///
+    /// # Errors
+    ///
+    /// The stores of a version that knows the default one only.
+    pub(crate) fn check_families(&self) -> Result<(), LevelRefusal> {
+        self.shared.handshake.lock().registry().check_level(COLUMN_FAMILY_LEVEL)
     }
 
     /// The last start of another store that this one knows of: by its handshake, or by the

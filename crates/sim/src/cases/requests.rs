@@ -54,8 +54,8 @@ fn rows(case: &Scenario) -> Vec<(Bytes, Bytes)> {
     let model = case.world.reference_model();
     let newest = Index(u64::MAX);
     let rows = model.descriptors().flat_map(|region| model.rows(region.id, newest));
-    let data = rows.filter(|(key, _)| case.world.workload().keys().any(|known| known == *key));
-    data.map(|(key, value)| (key.clone(), value.clone())).collect()
+    let data = rows.filter(|((_, key), _)| case.world.workload().keys().any(|known| known == key));
+    data.map(|((_, key), value)| (key.clone(), value.clone())).collect()
 }
 
 /// C9: a follower's read is asked before a split, and its turn comes after it. It is refused, with

@@ -9,6 +9,7 @@ use flotilla_store::{Error, PagesError, ReadError, Store, StoreSnapshot};
 use super::reads::rows;
 use crate::coverage::SpillCoverage;
 use crate::event_queue::SimTime;
+use crate::reference_model::RowKey;
 
 /// Views that are held at a time.
 const HELD_MAX: usize = 4;
@@ -16,7 +17,7 @@ const HELD_MAX: usize = 4;
 const SCAN_PARTS: u64 = 4;
 
 /// The rows of each region.
-type RowsByRegion = Vec<(RegionId, Vec<(Bytes, Bytes)>)>;
+type RowsByRegion = Vec<(RegionId, Vec<(RowKey, Bytes)>)>;
 
 /// A view, and its rows when it was taken.
 #[derive(Debug)]

@@ -1,8 +1,11 @@
 //! Reads of clients on a snapshot, in each of the manners that a driver has.
 
 use bytes::Bytes;
+use flotilla_kv::ColumnFamily;
 use flotilla_region::Ticket;
 use flotilla_store::{ReadError, RegionSnapshot, ScanRequest};
+
+use crate::reference_model::RowKey;
 
 /// Bytes that a scan may return: more than there ever are.
 const BYTES_MAX: u64 = 64 << 20;
@@ -14,9 +17,19 @@ const ROWS_AT_A_TIME: u64 = 2;
 /// Keys and values, in order.
 type Rows = Vec<(Bytes, Bytes)>;
 
-/// All rows of a region, in order.
-pub(crate) fn rows(region: &RegionSnapshot) -> Result<Rows, ReadError> {
-    Ok(region.scan(&all())?.rows)
+/// All rows of a region, family by family, in order.
+pub(crate) fn rows(region: &RegionSnapshot) -> Result<Vec<(RowKey, Bytes)>, ReadError> {
+    let mut all_rows = Vec::new();
+    for family in ColumnFamily::ALL {
+        let rows = match region.clone().in_family(family) {
+            Ok(region) => region.scan(&all())?.rows,
+            // There is one family of the rows of placement.
+            Err(ReadError::NoFamily { .. }) => continue,
+            Err(error) => return Err(error),
+        };
+        all_rows.extend(rows.into_iter().map(|(key, value)| ((family, key), value)));
+    }
+    Ok(all_rows)
 }
 
 /// The value of a key. Every other ticket asks as a batch of gets does.
@@ -35,11 +48,11 @@ pub(super) fn get(
     Ok(found)
 }
 
-/// All rows of a region, in order. The ticket says how they are read, so that old seeds draw the
+/// All rows of a column family of a region, in order. The ticket says how they are read, so that old seeds draw the
 /// rest as ever.
 pub(super) fn scan(region: &RegionSnapshot, ticket: Ticket) -> Result<Rows, ReadError> {
     match ticket.0 % 5 {
-        0 => rows(region),
+        0 => Ok(region.scan(&all())?.rows),
         1 => in_parts(region, all()),
         2 => {
             let mut rows = in_parts(region, ScanRequest { reverse: true, ..all() })?;

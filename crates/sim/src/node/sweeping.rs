@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flotilla_dispatch::{SWEEP_EXPIRED_MAX, SweepStep};
+use flotilla_dispatch::{SWEEP_EXPIRED_MAX, SweepPlace, SweepStep};
 use flotilla_region::Role;
 use flotilla_store::{ExpiredPart, ReadError};
 
@@ -38,9 +38,9 @@ impl RunningStore {
                 };
                 self.executor.sweep.begin(time, shard.regions().filter(is_led));
             }
-            SweepStep::Look(region, from) => {
+            SweepStep::Look(SweepPlace { region, family, from }) => {
                 let view = match self.executor.store().read().region(region, None) {
-                    Ok(view) => view.at(wall_ms),
+                    Ok(view) => view.in_family(family)?.at(wall_ms),
                     // Its replica has ended.
                     Err(ReadError::RegionNotFound) => {
                         self.executor.sweep.looked(time, 0, None);
@@ -57,7 +57,7 @@ impl RunningStore {
                 );
                 if let Some(range) = range {
                     let region = view.descriptor().clone();
-                    out.expired.push(ExpiredRows { region, range, time_ms: wall_ms });
+                    out.expired.push(ExpiredRows { region, family, range, time_ms: wall_ms });
                 }
             }
         }

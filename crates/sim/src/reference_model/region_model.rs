@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::{self, RawCommand, RawOp};
 use flotilla_region::entry_data;
 use flotilla_region::{
@@ -11,6 +12,9 @@ use flotilla_region::{
 };
 
 use crate::trace::{digest, mix};
+
+/// The key of a row, with its column family.
+pub(crate) type RowKey = (ColumnFamily, Bytes);
 
 /// The result of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,10 +49,10 @@ pub(super) struct RegionModel {
     /// By index, the one behind `born` at 0.
     entries: Vec<AgreedEntry>,
     /// The values that each key has had, each with the index that made it.
-    values: BTreeMap<Bytes, Vec<(Index, Option<Bytes>)>>,
+    values: BTreeMap<RowKey, Vec<(Index, Option<Bytes>)>>,
     /// When the newest values expire, of those that do, and the latest time that an entry has
     /// named for that.
-    expiries: BTreeMap<Bytes, u64>,
+    expiries: BTreeMap<RowKey, u64>,
     watermark_ms: u64,
 }
 
@@ -96,7 +100,7 @@ impl RegionModel {
         &self.entries[(index.0 - self.born.0) as usize - 1].results
     }
 
-    pub(super) fn rows(&self, index: Index) -> impl Iterator<Item = (&Bytes, &Bytes)> {
+    pub(super) fn rows(&self, index: Index) -> impl Iterator<Item = (&RowKey, &Bytes)> {
         self.values.iter().filter_map(move |(key, values)| {
             let (_, value) = values.iter().rev().find(|(from, _)| *from <= index)?;
             Some((key, value.as_ref()?))
@@ -177,11 +181,12 @@ impl RegionModel {
         let mut results = Vec::new();
         for proposal in entry_data::proposals(&entry.data) {
             let proposal = proposal.map_err(unreadable)?;
-            let RawCommand { time_ms, ops } = raw::decode(proposal.command).map_err(unreadable)?;
+            let command = raw::decode(proposal.command).map_err(unreadable)?;
+            let RawCommand { time_ms, family, ops } = command;
             // Each replica has the same version at this place of the log.
             results.push(if proposal.version == self.newest().epoch.version {
                 let now_ms = time_ms.max(self.watermark_ms);
-                let ops = ops.into_iter().map(|op| self.change(entry.index, now_ms, op));
+                let ops = ops.into_iter().map(|op| self.change(entry.index, family, now_ms, op));
                 ProposalResult::Done(ops.collect())
             } else {
                 ProposalResult::Rejected
@@ -194,23 +199,24 @@ impl RegionModel {
         let Ok(SplitRegions { parent, children }) = split.divide(self.newest()) else {
             return (vec![ProposalResult::Rejected], Vec::new());
         };
-        let rows: BTreeMap<Bytes, Bytes> =
+        let rows: BTreeMap<RowKey, Bytes> =
             self.rows(index).map(|(key, value)| (key.clone(), value.clone())).collect();
         let child = |descriptor: Descriptor| {
-            let here = rows.iter().filter(|(key, _)| descriptor.contains(key));
+            let here = rows.iter().filter(|((_, key), _)| descriptor.contains(key));
             let values = here
                 .map(|(key, value)| (key.clone(), vec![(SPLIT_INDEX, Some(value.clone()))]))
                 .collect();
             let descriptors = vec![(SPLIT_INDEX, descriptor)];
             let entries = Vec::new();
-            let here = self.expiries.iter().filter(|(key, _)| descriptors[0].1.contains(key));
+            let here = self.expiries.iter();
+            let here = here.filter(|((_, key), _)| descriptors[0].1.contains(key));
             let expiries = here.map(|(key, at)| (key.clone(), *at)).collect();
             let (root, watermark_ms) = (self.root, self.watermark_ms);
             let born = SPLIT_INDEX;
             Self { descriptors, root, born, entries, values, expiries, watermark_ms }
         };
         let children = children.into_iter().map(child).collect();
-        for key in rows.keys().filter(|key| !parent.contains(key)) {
+        for key in rows.keys().filter(|(_, key)| !parent.contains(key)) {
             self.set(index, key.clone(), None);
         }
         self.descriptors.push((index, parent));
@@ -238,21 +244,26 @@ impl RegionModel {
         ProposalResult::Members
     }
 
-    fn change(&mut self, index: Index, now_ms: u64, op: RawOp) -> OpResult {
+    fn change(&mut self, index: Index, family: ColumnFamily, now_ms: u64, op: RawOp) -> OpResult {
+        let region = self.newest();
+        let inside = |(of, key): &RowKey, start: &Bytes, end: &Option<Bytes>| {
+            *of == family
+                && region.contains(key)
+                && *key >= *start
+                && end.as_ref().is_none_or(|end| *key < *end)
+        };
         match op {
-            RawOp::Put { key, value, ttl_s } => self.put(index, key, value, (now_ms, ttl_s)),
-            RawOp::Delete { key } => self.set(index, key, None),
+            RawOp::Put { key, value, ttl_s } => {
+                self.put(index, (family, key), value, (now_ms, ttl_s));
+            }
+            RawOp::Delete { key } => self.set(index, (family, key), None),
             RawOp::DeleteRange { start, end } => {
-                let region = self.newest();
-                let inside = |key: &&Bytes| {
-                    region.contains(key)
-                        && **key >= start
-                        && end.as_ref().is_none_or(|end| **key < *end)
-                };
-                let keys: Vec<_> = self.values.keys().filter(inside).cloned().collect();
+                let is_gone = |key: &&RowKey| inside(key, &start, &end);
+                let keys: Vec<_> = self.values.keys().filter(is_gone).cloned().collect();
                 keys.into_iter().for_each(|key| self.set(index, key, None));
             }
             RawOp::CompareAndSwap { key, expected, value, ttl_s } => {
+                let key = (family, key);
                 let values = self.values.get(&key).and_then(|values| values.last());
                 let mut previous = values.and_then(|(_, value)| value.clone());
                 if previous.is_some() && self.has_expired(&key, now_ms) {
@@ -269,15 +280,10 @@ impl RegionModel {
             }
             RawOp::RaiseWatermark => self.watermark_ms = now_ms,
             RawOp::RemoveExpired { start, end } => {
-                self.watermark_ms = now_ms;
-                let region = self.newest();
-                let is_gone = |key: &&Bytes| {
-                    region.contains(key)
-                        && **key >= start
-                        && end.as_ref().is_none_or(|end| **key < *end)
-                        && self.has_expired(key, now_ms)
-                };
+                let is_gone =
+                    |key: &&RowKey| inside(key, &start, &end) && self.has_expired(key, now_ms);
                 let keys: Vec<_> = self.expiries.keys().filter(is_gone).cloned().collect();
+                self.watermark_ms = now_ms;
                 let rows = keys.len() as u64;
                 keys.into_iter().for_each(|key| self.set(index, key, None));
                 return OpResult::Removed { rows };
@@ -286,18 +292,18 @@ impl RegionModel {
         OpResult::Done
     }
 
-    fn has_expired(&self, key: &Bytes, now_ms: u64) -> bool {
+    fn has_expired(&self, key: &RowKey, now_ms: u64) -> bool {
         self.expiries.get(key).is_some_and(|at_ms| *at_ms <= now_ms)
     }
 
-    fn put(&mut self, index: Index, key: Bytes, value: Bytes, (now_ms, ttl_s): (u64, u64)) {
+    fn put(&mut self, index: Index, key: RowKey, value: Bytes, (now_ms, ttl_s): (u64, u64)) {
         self.set(index, key.clone(), Some(value));
         if ttl_s > 0 {
             self.expiries.insert(key, now_ms + 1_000 * ttl_s);
         }
     }
 
-    fn set(&mut self, index: Index, key: Bytes, value: Option<Bytes>) {
+    fn set(&mut self, index: Index, key: RowKey, value: Option<Bytes>) {
         self.expiries.remove(&key);
         // All values are kept: a replica is compared at its own index, which may be far behind.
         self.values.entry(key).or_default().push((index, value));

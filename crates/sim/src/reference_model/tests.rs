@@ -1,6 +1,7 @@
 //! Tests of the reference model.
 
 use bytes::Bytes;
+use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_region::{
     AdminCommand, Committed, EntryKind, Epoch, LogEntry, Peer, SPLIT_INDEX, SplitChild,
@@ -33,15 +34,23 @@ fn text(text: &'static str) -> Bytes {
     Bytes::from_static(text.as_bytes())
 }
 
+/// The key of a row of the default column family.
+fn row(text: &'static str) -> RowKey {
+    (ColumnFamily::Default, Bytes::from_static(text.as_bytes()))
+}
+
 /// An entry as the core makes it: a format byte, then version, length and operations.
 fn entry(index: u64, term: u64, ops: &[&[RawOp]]) -> LogEntry {
+    entry_of(index, term, ops.iter().map(|ops| raw::encode(ops)))
+}
+
+fn entry_of(index: u64, term: u64, commands: impl IntoIterator<Item = Bytes>) -> LogEntry {
     let mut data = vec![1];
-    for ops in ops {
-        let command = raw::encode(ops);
+    for command in commands {
         data.extend([1, u8::try_from(command.len()).unwrap()]);
         data.extend(command);
     }
-    let data = if ops.is_empty() { Bytes::new() } else { data.into() };
+    let data = if data.len() == 1 { Bytes::new() } else { data.into() };
     LogEntry { index: Index(index), term: Term(term), kind: EntryKind::Normal, data }
 }
 
@@ -98,7 +107,7 @@ fn the_state_is_known_at_every_index() {
     agree(&mut reference_model, entry(2, 1, &[&[swap("v", "w")], &[swap("v", "x")]]), &[]).unwrap();
     agree(&mut reference_model, entry(3, 1, &[&[all]]), &[]).unwrap();
     let rows = |index| reference_model.rows(REGION, Index(index)).collect::<Vec<_>>();
-    let (one, two, v, w) = (&text("1"), &text("2"), &text("v"), &text("w"));
+    let (one, two, v, w) = (&row("1"), &row("2"), &text("v"), &text("w"));
     assert_eq!(rows(0), []);
     assert_eq!(rows(1), [(one, v), (two, v)]);
     assert_eq!(rows(2), [(one, w), (two, v)]);
@@ -109,6 +118,25 @@ fn the_state_is_known_at_every_index() {
     };
     let results = reference_model.regions[&REGION].results(Index(2));
     assert_eq!(*results, [swapped(true, v), swapped(false, w)]);
+}
+
+#[test]
+fn a_key_has_a_value_in_each_column_family() {
+    let mut reference_model = model();
+    let put = |value| RawOp::put(text("1"), text(value));
+    let all = RawOp::DeleteRange { start: text(""), end: None };
+    for (index, family, op) in [
+        (1, ColumnFamily::Default, put("d")),
+        (2, ColumnFamily::Write, put("w")),
+        (3, ColumnFamily::Default, all),
+    ] {
+        let command = raw::encode_in(family, 0, &[op]);
+        agree(&mut reference_model, entry_of(index, 1, [command]), &[]).unwrap();
+    }
+    let rows = |index| reference_model.rows(REGION, Index(index)).collect::<Vec<_>>();
+    let (one, other) = (&row("1"), &(ColumnFamily::Write, text("1")));
+    assert_eq!(rows(2), [(one, &text("d")), (other, &text("w"))]);
+    assert_eq!(rows(3), [(other, &text("w"))]);
 }
 
 #[test]
@@ -166,7 +194,7 @@ fn a_child_is_born_with_the_rows_of_its_parent() {
     agree(&mut reference_model, entry(1, 1, &[&[put(1), put(2)]]), &[]).unwrap();
     assert_eq!(agree(&mut reference_model, split(2, 1, 7, "2"), &[]), Ok(()));
     let rows = |region, index| reference_model.rows(region, Index(index)).collect::<Vec<_>>();
-    let (one, two, value) = (&text("1"), &text("2"), &text("v"));
+    let (one, two, value) = (&row("1"), &row("2"), &text("v"));
     assert_eq!(rows(REGION, 1), [(one, value), (two, value)]);
     assert_eq!(rows(REGION, 2), [(two, value)]);
     assert_eq!(rows(RegionId(7), SPLIT_INDEX.0), [(one, value)]);

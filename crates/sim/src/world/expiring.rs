@@ -1,6 +1,7 @@
 //! Stores that write to logs of their own accord: times by which values expire, and the removal of
 //! those that have.
 
+use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::RawOp;
 use flotilla_region::{Reject, Ticket};
 
@@ -16,7 +17,8 @@ impl SimWorld {
         let (owner, raise) = (RequestOwner::Reader(ticket), RawOp::RaiseWatermark);
         self.workload.held_replies().hold(ticket, reply);
         self.nodes[store].count_logged_time();
-        self.send(ClientRequest::of_store(owner, (&region, store), time_ms, raise));
+        let family = ColumnFamily::Default;
+        self.send(ClientRequest::of_store(owner, (&region, store), family, time_ms, raise));
     }
 
     /// A store removes rows that have expired.
@@ -25,10 +27,10 @@ impl SimWorld {
         if !self.clients_active {
             return;
         }
-        let ExpiredRows { region, range, time_ms } = expired;
+        let ExpiredRows { region, family, range, time_ms } = expired;
         let remove = RawOp::RemoveExpired { start: range.start, end: Some(range.end) };
         let owner = RequestOwner::Sweeper;
-        self.send(ClientRequest::of_store(owner, (&region, store), time_ms, remove));
+        self.send(ClientRequest::of_store(owner, (&region, store), family, time_ms, remove));
     }
 
     /// The log was told of a time, or was not: the read that waited for it is answered.

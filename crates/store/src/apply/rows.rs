@@ -13,7 +13,7 @@ use flotilla_region::Descriptor;
 
 use super::outcome::{ApplyOutcome, ApplyReject};
 use crate::error::Error;
-use crate::schema::{self, DATA_HEAD_BYTES_MAX, DataRow};
+use crate::schema::{self, DATA_HEAD_BYTES_MAX, DataRow, FamilyTrees};
 
 /// Values of this length fit into any row.
 const USER_VALUE_BYTES_MAX: usize = VALUE_BYTES_MAX - DATA_HEAD_BYTES_MAX;
@@ -22,6 +22,8 @@ const USER_VALUE_BYTES_MAX: usize = VALUE_BYTES_MAX - DATA_HEAD_BYTES_MAX;
 pub(super) struct RegionRows<'a, 'txn> {
     txn: &'a mut WriteTxn<'txn>,
     descriptor: &'a Descriptor,
+    /// Those of the command that is being carried out.
+    trees: &'static FamilyTrees,
     /// The latest time that an entry has named for what expires.
     watermark_ms: u64,
     /// Memory for the row that is being put.
@@ -36,7 +38,8 @@ impl<'a, 'txn> RegionRows<'a, 'txn> {
         descriptor: &'a Descriptor,
         watermark_ms: u64,
     ) -> Self {
-        Self { txn, descriptor, watermark_ms, row: Vec::new(), written_bytes: 0 }
+        let trees = &schema::trees_of(descriptor.space)[0];
+        Self { txn, descriptor, trees, watermark_ms, row: Vec::new(), written_bytes: 0 }
     }
 
     /// Bytes of keys and values that were put so far.
@@ -66,6 +69,7 @@ impl<'a, 'txn> RegionRows<'a, 'txn> {
         if let Err(reject) = command.ops.iter().try_for_each(|op| self.check(op)) {
             return Ok(ApplyOutcome::Rejected(reject));
         }
+        self.trees = self.trees_for(command)?;
         // A leader whose clock is behind must not bring back what has expired.
         let now_ms = self.watermark_ms.max(command.time_ms);
         let mut outcome = ApplyOutcome::Done;
@@ -90,6 +94,14 @@ impl<'a, 'txn> RegionRows<'a, 'txn> {
             }
         }
         Ok(outcome)
+    }
+
+    fn trees_for(&self, command: &RawCommand) -> Result<&'static FamilyTrees, Error> {
+        let Descriptor { id, space, .. } = *self.descriptor;
+        schema::family_trees(space, command.family).ok_or_else(|| {
+            let family = command.family;
+            Error::Corrupt(format!("region {id}: a command for {family}, which {space:?} has not"))
+        })
     }
 
     fn check(&self, op: &RawOp) -> Result<(), ApplyReject> {
@@ -118,12 +130,12 @@ impl<'a, 'txn> RegionRows<'a, 'txn> {
     }
 
     fn rows(&mut self) -> Result<TreeMut<'_>, Error> {
-        Ok(self.txn.tree(schema::data_tree(self.descriptor.space))?)
+        Ok(self.txn.tree(self.trees.rows)?)
     }
 
     /// The expiry tree, if rows of the region can expire.
     fn expiries(&mut self) -> Result<Option<TreeMut<'_>>, Error> {
-        let name = schema::expiry_tree(self.descriptor.space);
+        let name = self.trees.expiries;
         Ok(name.map(|name| self.txn.tree(name)).transpose()?)
     }
 

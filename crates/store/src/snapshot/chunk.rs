@@ -5,19 +5,18 @@
 //! | `01` | the format |
 //! | 4, little-endian | CRC-32C of all that follows |
 //! | varint | number of the chunk, from 0 |
-//! | `00` | the tree of the rows: the one of the region's space |
+//! | 1 | the number of the column family of the rows |
 //! | to the end | one row or more: key (varint length, bytes), row as in the tree (likewise) |
 
 use bytes::Bytes;
 use flotilla_base::fields::{FieldReader, Malformed, put_bytes, put_varint, varint_bytes};
+use flotilla_kv::ColumnFamily;
 use flotilla_pagestore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 use super::error::StageError;
 
 /// The first byte of a chunk and of an end.
 const FORMAT: u8 = 1;
-/// The tree of the space, of which there is one.
-const TREE: u8 = 0;
 /// The bytes before those that the checksum is of.
 const HEAD_BYTES: usize = 1 + 4;
 
@@ -26,7 +25,7 @@ pub(crate) const ROWS_BYTES_MAX: usize = 4 << 20;
 /// No chunk is longer.
 const CHUNK_BYTES_MAX: usize = ROWS_BYTES_MAX + KEY_BYTES_MAX + VALUE_BYTES_MAX + 64;
 
-/// Some rows of a snapshot, one after the other.
+/// Some rows of a column family of a snapshot, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotChunk {
     /// The number of the chunk, from 0.
@@ -45,12 +44,12 @@ pub(crate) struct ChunkBuilder {
 }
 
 impl ChunkBuilder {
-    pub(crate) fn new(number: u64, rows_bytes: usize) -> Self {
+    pub(crate) fn new(number: u64, family: ColumnFamily, rows_bytes: usize) -> Self {
         let mut out = Vec::with_capacity(rows_bytes + 32);
         out.push(FORMAT);
         out.extend_from_slice(&[0; 4]);
         put_varint(&mut out, number);
-        out.push(TREE);
+        out.push(family.number());
         let rows_at = out.len();
         Self { number, out, rows_at, rows: 0 }
     }
@@ -83,6 +82,7 @@ impl ChunkBuilder {
 /// at yet.
 #[derive(Debug)]
 pub(crate) struct ReceivedChunk {
+    pub(crate) family: ColumnFamily,
     pub(crate) rows: Bytes,
 }
 
@@ -104,11 +104,12 @@ impl ReceivedChunk {
         if number != expected {
             return Err(StageError::ChunkOrder { expected, found: number });
         }
+        let family = ColumnFamily::of_number(reader.byte()?).ok_or_else(malformed)?;
         // A chunk without rows would let a sender go on for ever.
-        if reader.byte()? != TREE || reader.is_empty() {
+        if reader.is_empty() {
             return Err(malformed());
         }
-        Ok(Self { rows: bytes.slice(HEAD_BYTES + varint_bytes(number) + 1..) })
+        Ok(Self { family, rows: bytes.slice(HEAD_BYTES + varint_bytes(number) + 1..) })
     }
 
     /// Calls `each` with every row, and returns how many there are.
@@ -133,15 +134,16 @@ mod tests {
 
     #[test]
     fn every_byte_is_where_the_table_says() {
-        let mut builder = ChunkBuilder::new(300, 10);
+        let mut builder = ChunkBuilder::new(300, ColumnFamily::Write, 10);
         assert_eq!(builder.bytes_with(b"k", b"\0v"), 5);
         builder.push(b"k", b"\0v");
         assert_eq!(builder.rows(), [1, b'k', 2, 0, b'v']);
         let chunk = builder.finish();
-        let body = [0xac, 2, 0, 1, b'k', 2, 0, b'v'];
+        let body = [0xac, 2, 2, 1, b'k', 2, 0, b'v'];
         let crc = crc32c::crc32c(&body).to_le_bytes();
         assert_eq!(chunk.bytes, [&[1][..], &crc, &body].concat());
         let received = ReceivedChunk::check(chunk.bytes.clone(), 300).unwrap();
+        assert_eq!(received.family, ColumnFamily::Write);
         let mut rows = vec![];
         let count = received.for_each(|key, row| {
             rows.push((key.to_vec(), row.to_vec()));
@@ -154,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_chunk_that_was_cut_or_changed_is_refused() {
-        let mut builder = ChunkBuilder::new(0, 10);
+        let mut builder = ChunkBuilder::new(0, ColumnFamily::Default, 10);
         builder.push(b"key", b"\0value");
         let good = builder.finish().bytes;
         for len in 0..good.len() {
@@ -165,7 +167,7 @@ mod tests {
             bytes[at] ^= 0x10;
             assert!(ReceivedChunk::check(bytes.into(), 0).is_err(), "byte {at}");
         }
-        let empty = ChunkBuilder::new(0, 0).finish().bytes;
+        let empty = ChunkBuilder::new(0, ColumnFamily::Default, 0).finish().bytes;
         let refused = ReceivedChunk::check(empty, 0).unwrap_err();
         assert!(matches!(refused, StageError::Malformed(_)), "no rows: {refused}");
         let long = Bytes::from(vec![FORMAT; CHUNK_BYTES_MAX + 1]);

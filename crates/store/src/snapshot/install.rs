@@ -61,13 +61,15 @@ pub(crate) fn install(
     let before = rows_before(&mut txn, store, region, peer)?;
     let before_state = before.as_ref().map(|(_, state)| state);
     let state = next_state(&mut txn, task, before_state, staged.watermark_ms)?;
-    let rows = staged.trees.rows.len();
+    let rows = staged.trees.iter().map(|trees| trees.rows.len()).sum();
     let mut rows_removed = 0;
     let old_range = before.as_ref().map(|(old, _)| old);
     if let Some(old) = old_range {
         rows_removed = remove_beyond(&mut txn, old, descriptor)?;
     }
-    rows_removed += ingest(&mut txn, descriptor, *staged.trees)?;
+    for trees in staged.trees {
+        rows_removed += ingest(&mut txn, descriptor, trees)?;
+    }
     let key = schema::region_key(region);
     txn.tree(REGION)?.put(&key, &descriptor.encode())?;
     txn.tree(APPLY)?.put(&key, &state.encode())?;
@@ -80,23 +82,25 @@ pub(crate) fn install(
     Ok(Installed { region, peer, index, rows, bytes: staged.bytes, rows_removed, had_data })
 }
 
-/// Puts the rows in place of those that are there, and returns how many those were.
+/// Puts the rows of a column family in place of those that are there, and returns how many those
+/// were.
 fn ingest(
     txn: &mut WriteTxn<'_>,
     descriptor: &Descriptor,
-    trees: BuiltTrees,
+    built: BuiltTrees,
 ) -> Result<u64, Error> {
     let Descriptor { space, ref start, ref end, .. } = *descriptor;
     let end = Some(&end[..]).filter(|end| !end.is_empty());
-    match schema::expiry_tree(space) {
-        Some(name) => drop(txn.tree(name)?.ingest(start, end, trees.expiries)?),
-        None if trees.expiries.is_empty() => {}
+    let trees = schema::family_trees(space, built.family).expect("a stage has those of its space");
+    match trees.expiries {
+        Some(name) => drop(txn.tree(name)?.ingest(start, end, built.expiries)?),
+        None if built.expiries.is_empty() => {}
         None => {
             let region = descriptor.id;
             return Err(Error::Corrupt(format!("region {region}: its rows would expire")));
         }
     }
-    Ok(txn.tree(schema::data_tree(space))?.ingest(start, end, trees.rows)?)
+    Ok(txn.tree(trees.rows)?.ingest(start, end, built.rows)?)
 }
 
 /// R16, against the rows as this transaction has them.

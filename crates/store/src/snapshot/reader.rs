@@ -1,4 +1,4 @@
-//! The sender's side: the rows of a region in a view, chunk by chunk.
+//! The sender's side: the rows of a region in a view, family by family, chunk by chunk.
 
 use std::fmt;
 use std::ops::Bound;
@@ -10,13 +10,16 @@ use super::chunk::{ChunkBuilder, ROWS_BYTES_MAX, SnapshotChunk};
 use super::end::SnapshotEnd;
 use crate::error::{Error, ReadError};
 use crate::region_size::end_bound;
-use crate::schema::DataRow;
+use crate::schema::{self, DataRow, FamilyTrees};
 use crate::snapshot_read::{RegionSnapshot, StoreSnapshot};
 
 /// Reads a region as it is at one index, from the first row to the last. While it lives, the pages
 /// that it sees are not used again, unless the page store ends its view.
 pub struct SnapshotReader {
+    /// The column family that is being read.
     region: RegionSnapshot,
+    /// Those behind it.
+    families: &'static [FamilyTrees],
     head: SnapshotHead,
     total: RegionSize,
     next_number: u64,
@@ -42,9 +45,11 @@ impl SnapshotReader {
             return Err(ReadError::NothingApplied);
         }
         let total = region.size().map_err(named)?;
+        let space = descriptor.space;
         let head = SnapshotHead { index: state.applied, term: state.term, descriptor };
         let read = SnapshotEnd { watermark_ms: state.watermark_ms, ..SnapshotEnd::default() };
-        Ok(Self { region, head, total, next_number: 0, last_key: None, read })
+        let families = &schema::trees_of(space)[1..];
+        Ok(Self { region, families, head, total, next_number: 0, last_key: None, read })
     }
 
     /// The state of the region in the view.
@@ -59,15 +64,25 @@ impl SnapshotReader {
         self.total
     }
 
-    /// The next rows, in the order of their keys: as many as take `bytes_max` bytes, and 4 MiB at
-    /// most, but at least one; `None` behind the last.
+    /// The next rows of a column family, in the order of their keys: as many as take `bytes_max`
+    /// bytes, and 4 MiB at most, but at least one; `None` behind the last of all.
     ///
     /// # Errors
     ///
     /// [`ReadError::SnapshotTooOld`] if the page store has ended the view; else it failed. The
     /// reader stays where it was.
     pub fn next_chunk(&mut self, bytes_max: usize) -> Result<Option<SnapshotChunk>, ReadError> {
-        let bytes_max = bytes_max.min(ROWS_BYTES_MAX);
+        loop {
+            if let Some(chunk) = self.next_of_family(bytes_max.min(ROWS_BYTES_MAX))? {
+                return Ok(Some(chunk));
+            }
+            let Some((next, behind)) = self.families.split_first() else { return Ok(None) };
+            self.region = self.region.clone().in_family(next.family).map_err(named)?;
+            (self.families, self.last_key) = (behind, None);
+        }
+    }
+
+    fn next_of_family(&mut self, bytes_max: usize) -> Result<Option<SnapshotChunk>, ReadError> {
         let Some(tree) = self.region.rows() else { return Ok(None) };
         let descriptor = &self.head.descriptor;
         let low = match &self.last_key {
@@ -75,7 +90,7 @@ impl SnapshotReader {
             None => Bound::Included(&descriptor.start[..]),
         };
         let mut rows = tree.range((low, end_bound(&descriptor.end)));
-        let mut chunk = ChunkBuilder::new(self.next_number, bytes_max);
+        let mut chunk = ChunkBuilder::new(self.next_number, self.region.family(), bytes_max);
         let mut last_key = vec![];
         while let Some((key, row)) = rows.next().map_err(|error| named(error.into()))? {
             // A row that this version does not know would be refused there; better here.

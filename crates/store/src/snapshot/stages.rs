@@ -1,7 +1,7 @@
 //! The receiver's side: snapshots that are on their way, beside the rows.
 //!
-//! A stage is two trees that are being built in the page file and that no root names, and a promise
-//! in the range map. Only the memory knows of it. A stage takes about two chunks of memory.
+//! A stage is some trees that are being built in the page file and that no root names, and a
+//! promise in the range map. Only the memory knows of it. A stage takes about two chunks of memory.
 //!
 //! Invariants:
 //! - A region has one stage at most.
@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use flotilla_base::fields::Malformed;
+use flotilla_kv::ColumnFamily;
 use flotilla_pagestore::{BuiltTree, Error as PagesError, PageStore, TreeBuilder};
 use flotilla_region::{
     EndTask, Index, PeerId, RegionId, RegionSize, SnapshotHead, StageId, StoreId, Term,
@@ -21,7 +23,7 @@ use super::chunk::ReceivedChunk;
 use super::end::SnapshotEnd;
 use super::error::StageError;
 use crate::range_map::{self, RangeMap};
-use crate::schema::{self, DataRow};
+use crate::schema::{self, DataRow, FamilyTrees};
 
 /// Stages that a store has at a time.
 const STAGES_MAX: usize = 4;
@@ -66,27 +68,30 @@ struct Stage {
     rows_max: u64,
     next_chunk: u64,
     received: SnapshotEnd,
-    tree: StageTree,
+    trees: StageTrees,
 }
 
 #[derive(Debug)]
-enum StageTree {
-    Growing(Box<GrowingTrees>),
-    Whole(Box<BuiltTrees>),
+enum StageTrees {
+    /// For each column family of the space.
+    Growing(Vec<GrowingTrees>),
+    Whole(Vec<BuiltTrees>),
     /// An error was met, or it is being installed.
     Taken,
 }
 
-/// The rows that have come so far, and the times at which some of them expire.
+/// The rows of a column family that have come so far, and the times at which some of them expire.
 #[derive(Debug)]
 struct GrowingTrees {
+    family: ColumnFamily,
     rows: TreeBuilder,
     expiries: TreeBuilder,
 }
 
-/// The rows of a snapshot, and the times at which some of them expire.
+/// The rows of a column family of a snapshot, and the times at which some of them expire.
 #[derive(Debug)]
 pub(crate) struct BuiltTrees {
+    pub(crate) family: ColumnFamily,
     pub(crate) rows: BuiltTree,
     pub(crate) expiries: BuiltTree,
 }
@@ -96,7 +101,8 @@ pub(crate) struct BuiltTrees {
 pub(crate) struct CompleteStage {
     pub(crate) to: PeerId,
     pub(crate) head: SnapshotHead,
-    pub(crate) trees: Box<BuiltTrees>,
+    /// For each column family of the space.
+    pub(crate) trees: Vec<BuiltTrees>,
     /// Bytes of keys and values.
     pub(crate) bytes: u64,
     /// The region's watermark at the index of the head.
@@ -125,6 +131,12 @@ impl SnapshotStages {
             let is_own = holder == region;
             return Ok(if is_own { StageOffer::Busy } else { StageOffer::Held(holder) });
         }
+        let growing = |trees: &FamilyTrees| GrowingTrees {
+            family: trees.family,
+            rows: pages.tree_builder(),
+            expiries: pages.tree_builder(),
+        };
+        let trees = schema::trees_of(head.descriptor.space).iter().map(growing).collect();
         table.last += 1;
         let id = StageId(table.last);
         let stage = Stage {
@@ -133,10 +145,7 @@ impl SnapshotStages {
             rows_max: total.keys,
             next_chunk: 0,
             received: SnapshotEnd::default(),
-            tree: StageTree::Growing(Box::new(GrowingTrees {
-                rows: pages.tree_builder(),
-                expiries: pages.tree_builder(),
-            })),
+            trees: StageTrees::Growing(trees),
         };
         let owner = StageOwner { region, to };
         table.stages.insert(id, (owner, Arc::new(Mutex::new(stage))));
@@ -191,7 +200,7 @@ impl SnapshotStages {
         ranges.withdraw(owner.region);
         drop(table);
         // Also if a chunk is being taken: its pages are free once that has ended.
-        stage.lock().tree = StageTree::Taken;
+        stage.lock().trees = StageTrees::Taken;
     }
 
     /// Drops the stage of a replica that ends: its range is promised to no one any more.
@@ -209,7 +218,8 @@ impl SnapshotStages {
     pub(crate) fn take(&self, id: StageId) -> Option<CompleteStage> {
         let (_, stage) = self.table.lock().stages.remove(&id)?;
         let mut stage = stage.lock();
-        let StageTree::Whole(trees) = std::mem::replace(&mut stage.tree, StageTree::Taken) else {
+        let StageTrees::Whole(trees) = std::mem::replace(&mut stage.trees, StageTrees::Taken)
+        else {
             return None;
         };
         let SnapshotEnd { bytes, watermark_ms, .. } = stage.received;
@@ -237,15 +247,26 @@ fn check_head(store: StoreId, to: PeerId, head: &SnapshotHead) -> Result<(), Sta
     Ok(())
 }
 
+impl GrowingTrees {
+    fn finish(self) -> Result<BuiltTrees, StageError> {
+        let Self { family, rows, expiries } = self;
+        let built = BuiltTrees { family, rows: rows.finish()?, expiries: expiries.finish()? };
+        assert!(built.expiries.len() <= built.rows.len(), "a stage has a time without a row");
+        Ok(built)
+    }
+}
+
 impl Stage {
     fn push(&mut self, id: StageId, bytes: Bytes) -> Result<(), StageError> {
-        let Self { ref head, ref mut tree, received, rows_max, next_chunk, .. } = *self;
-        let trees = match tree {
-            StageTree::Growing(trees) => trees,
-            StageTree::Whole(_) => return Err(StageError::Whole(id)),
-            StageTree::Taken => return Err(StageError::NotFound(id)),
+        let Self { ref head, ref mut trees, received, rows_max, next_chunk, .. } = *self;
+        let trees = match trees {
+            StageTrees::Growing(trees) => trees,
+            StageTrees::Whole(_) => return Err(StageError::Whole(id)),
+            StageTrees::Taken => return Err(StageError::NotFound(id)),
         };
         let chunk = ReceivedChunk::check(bytes, next_chunk)?;
+        let growing = trees.iter_mut().find(|trees| trees.family == chunk.family);
+        let trees = growing.ok_or(StageError::Malformed(Malformed { what: "column family" }))?;
         let mut left = rows_max.saturating_sub(received.rows);
         let rows = chunk.for_each(|key, row| {
             if !head.descriptor.contains(key) {
@@ -270,25 +291,26 @@ impl Stage {
     }
 
     fn finish(&mut self, id: StageId, expected: SnapshotEnd) -> Result<(), StageError> {
-        match self.tree {
-            StageTree::Growing(_) => {}
-            StageTree::Whole(_) => return Err(StageError::Whole(id)),
-            StageTree::Taken => return Err(StageError::NotFound(id)),
+        match self.trees {
+            StageTrees::Growing(_) => {}
+            StageTrees::Whole(_) => return Err(StageError::Whole(id)),
+            StageTrees::Taken => return Err(StageError::NotFound(id)),
         }
         // The watermark alone is the sender's to say.
         let found = SnapshotEnd { watermark_ms: expected.watermark_ms, ..self.received };
         if found != expected {
             return Err(StageError::Incomplete { expected, found });
         }
-        let StageTree::Growing(trees) = std::mem::replace(&mut self.tree, StageTree::Taken) else {
+        let StageTrees::Growing(trees) = std::mem::replace(&mut self.trees, StageTrees::Taken)
+        else {
             unreachable!("it was looked at above")
         };
-        let GrowingTrees { rows, expiries } = *trees;
-        let built = BuiltTrees { rows: rows.finish()?, expiries: expiries.finish()? };
-        assert_eq!(built.rows.len(), found.rows, "a stage loses rows");
-        assert!(built.expiries.len() <= found.rows, "a stage has a time without a row");
+        let built = trees.into_iter().map(GrowingTrees::finish);
+        let built = built.collect::<Result<Vec<_>, StageError>>()?;
+        let rows: u64 = built.iter().map(|built| built.rows.len()).sum();
+        assert_eq!(rows, found.rows, "a stage loses rows");
         self.received = found;
-        self.tree = StageTree::Whole(Box::new(built));
+        self.trees = StageTrees::Whole(built);
         Ok(())
     }
 }

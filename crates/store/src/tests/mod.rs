@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_region::entry_data;
 use flotilla_region::{
@@ -27,6 +28,7 @@ mod end_crash;
 mod ends;
 mod expected_state;
 mod expiry;
+mod families;
 mod identity;
 mod log_purge;
 mod membership;
@@ -172,9 +174,14 @@ fn data(proposals: &[(u8, &[RawOp])]) -> Bytes {
 
 /// As [`data`], proposed at this time.
 fn data_at(time_ms: u64, proposals: &[(u8, &[RawOp])]) -> Bytes {
+    data_in(ColumnFamily::Default, time_ms, proposals)
+}
+
+/// As [`data_at`], for keys of this column family.
+fn data_in(family: ColumnFamily, time_ms: u64, proposals: &[(u8, &[RawOp])]) -> Bytes {
     let mut data = vec![1];
     for (version, ops) in proposals {
-        let command = raw::encode_at(time_ms, ops);
+        let command = raw::encode_in(family, time_ms, ops);
         data.push(*version);
         let mut len = command.len();
         while len >= 0x80 {

@@ -271,7 +271,7 @@ impl History {
         let watermark_ms = expected.watermark_ms;
         let mut end = SnapshotEnd { watermark_ms, ..SnapshotEnd::default() };
         for (number, rows) in (0..).zip(rows.chunks(self.rng.usize(1..4))) {
-            let mut chunk = ChunkBuilder::new(number, 0);
+            let mut chunk = ChunkBuilder::new(number, ColumnFamily::Default, 0);
             rows.iter().for_each(|(key, value)| chunk.push(key, value));
             end.add(rows.len() as u64, chunk.rows());
             self.store.stage_chunk(stage, chunk.finish().bytes)?;

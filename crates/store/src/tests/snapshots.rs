@@ -220,7 +220,7 @@ type RawRow<'a> = (&'a [u8], &'a [u8]);
 
 /// A chunk of these rows, as a sender without checks would make it.
 fn chunk(rows: &[RawRow<'_>]) -> Bytes {
-    let mut builder = crate::snapshot::ChunkBuilder::new(0, 0);
+    let mut builder = crate::snapshot::ChunkBuilder::new(0, ColumnFamily::Default, 0);
     rows.iter().for_each(|(key, row)| builder.push(key, row));
     builder.finish().bytes
 }

@@ -19,7 +19,7 @@ impl RawKv {
     ) -> Result<RawChecksumResponse, RequestFailure> {
         let RawChecksumRequest { context, algorithm, ranges } = request;
         let rules = self.rules("raw_checksum");
-        rules.common(context.as_ref(), "")?;
+        rules.version(context.as_ref())?;
         if algorithm != i32::from(ChecksumAlgorithm::Crc64Xor) {
             let words = format!("unknown checksum algorithm {algorithm}");
             return Err(RequestFailure::Refused(words));

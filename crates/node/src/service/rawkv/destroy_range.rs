@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_identity::ApiVersion;
+use flotilla_kv::ColumnFamily;
 use flotilla_proto::kvrpcpb::{
     Context, RawDeleteRangeRequest, RawDeleteRangeResponse, UnsafeDestroyRangeRequest,
     UnsafeDestroyRangeResponse,
@@ -52,7 +53,7 @@ impl RawKv {
     ) -> Result<UnsafeDestroyRangeResponse, RequestFailure> {
         let UnsafeDestroyRangeRequest { context, start_key: start, end_key: end } = request;
         let rules = self.rules("unsafe_destroy_range");
-        rules.common(context.as_ref(), "")?;
+        rules.version(context.as_ref())?;
         validate::size(&start)?;
         validate::size(&end)?;
         let bounds = within_raw_keys(KeyBounds { start, end }, rules.api);
@@ -154,8 +155,24 @@ impl RangeDestroyer {
         }
     }
 
-    /// Deletes in one region, here or by its leader.
+    /// Deletes the keys of every column family in one region.
     async fn delete(&self, region: &Descriptor, bounds: KeyBounds) -> DeleteAttempt {
+        for family in self.service.families() {
+            match self.delete_family(region, *family, bounds.clone()).await {
+                DeleteAttempt::Done => {}
+                other => return other,
+            }
+        }
+        DeleteAttempt::Done
+    }
+
+    /// Deletes in one region, here or by its leader.
+    async fn delete_family(
+        &self,
+        region: &Descriptor,
+        family: ColumnFamily,
+        bounds: KeyBounds,
+    ) -> DeleteAttempt {
         let router = self.service.router();
         let left = self.deadline.saturating_duration_since(Instant::now()).as_millis();
         let context = Context {
@@ -170,7 +187,10 @@ impl RangeDestroyer {
             context: Some(context),
             start_key: bounds.start,
             end_key: bounds.end,
-            ..RawDeleteRangeRequest::default()
+            cf: match family {
+                ColumnFamily::Default => String::new(),
+                family => family.name().to_owned(),
+            },
         };
         match router.leader(region.id) {
             Some((_, leader)) if leader.store != router.identity().store => {

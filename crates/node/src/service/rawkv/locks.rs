@@ -36,7 +36,7 @@ impl RawKv {
         context: Option<Context>,
         command: &'static str,
     ) -> Result<(), RequestFailure> {
-        self.rules(command).common(context.as_ref(), "")?;
+        self.rules(command).version(context.as_ref())?;
         self.snapshot(self.check_context(context)?.at_known_version()).await?;
         Ok(())
     }

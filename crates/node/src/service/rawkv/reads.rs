@@ -46,9 +46,9 @@ impl RawKv {
     ) -> Result<RawGetResponse, RequestFailure> {
         let RawGetRequest { context, key, cf } = request;
         let rules = self.rules("raw_get");
-        rules.common(context.as_ref(), &cf)?;
+        let family = rules.family(context.as_ref(), &cf)?;
         rules.key(&key)?;
-        let checked = self.check_context(context)?;
+        let checked = self.check_context(context)?.in_family(family);
         let value = self.one_row(checked, key, RegionSnapshot::get).await?;
         Ok(RawGetResponse {
             not_found: value.is_none(),
@@ -64,9 +64,9 @@ impl RawKv {
     ) -> Result<RawGetKeyTtlResponse, RequestFailure> {
         let RawGetKeyTtlRequest { context, key, cf } = request;
         let rules = self.rules("raw_get_key_ttl");
-        rules.common(context.as_ref(), &cf)?;
+        let family = rules.family(context.as_ref(), &cf)?;
         rules.key(&key)?;
-        let checked = self.check_context(context)?;
+        let checked = self.check_context(context)?.in_family(family);
         let ttl_s = self.one_row(checked, key, RegionSnapshot::ttl_s).await?;
         Ok(RawGetKeyTtlResponse {
             ttl: ttl_s.unwrap_or_default(),
@@ -81,9 +81,9 @@ impl RawKv {
     ) -> Result<RowEncoder, RequestFailure> {
         let RawBatchGetRequest { context, keys, cf } = request;
         let rules = self.rules("raw_batch_get");
-        rules.common(context.as_ref(), &cf)?;
+        let family = rules.family(context.as_ref(), &cf)?;
         keys.iter().try_for_each(|key| rules.key(key))?;
-        let checked = self.check_context(context)?.touching(&keys);
+        let checked = self.check_context(context)?.in_family(family).touching(&keys);
         let bytes_max = self.limits().answer_bytes_max;
         let rows = RowEncoder::default();
         self.read_rows(
@@ -96,9 +96,9 @@ impl RawKv {
     pub(super) async fn scan(&self, request: RawScanRequest) -> Result<RowEncoder, RequestFailure> {
         let RawScanRequest { context, start_key, limit, key_only, cf, reverse, end_key } = request;
         let rules = self.rules("raw_scan");
-        rules.common(context.as_ref(), &cf)?;
+        let family = rules.family(context.as_ref(), &cf)?;
         let options = ScanOptions { limit, reverse, key_only };
-        let checked = self.check_context(context)?.at_known_version();
+        let checked = self.check_context(context)?.in_family(family).at_known_version();
         self.rows(checked, rules, vec![(start_key, end_key)], options).await
     }
 
@@ -108,13 +108,13 @@ impl RawKv {
     ) -> Result<RowEncoder, RequestFailure> {
         let RawBatchScanRequest { context, ranges, each_limit, key_only, cf, reverse } = request;
         let rules = self.rules("raw_batch_scan");
-        rules.common(context.as_ref(), &cf)?;
+        let family = rules.family(context.as_ref(), &cf)?;
         if ranges.len() > RANGES_MAX {
             let count = ranges.len();
             return Err(RequestFailure::Refused(format!("{count} ranges, at most {RANGES_MAX}")));
         }
         let options = ScanOptions { limit: each_limit, reverse, key_only };
-        let checked = self.check_context(context)?.at_known_version();
+        let checked = self.check_context(context)?.in_family(family).at_known_version();
         let ranges = ranges.into_iter().map(|range| (range.start_key, range.end_key)).collect();
         self.rows(checked, rules, ranges, options).await
     }
@@ -211,7 +211,7 @@ impl RawKv {
         &self,
         checked: RequestContext,
     ) -> Result<RegionSnapshot, RequestFailure> {
-        let RequestContext { guard, follower, rerouting, time_limit, .. } = checked;
+        let RequestContext { family, guard, follower, rerouting, time_limit, .. } = checked;
         let id = checked.descriptor.id;
         let reading = self.router().read_by_keys(id, guard, follower, rerouting);
         let snapshot = match time_limit {
@@ -220,10 +220,11 @@ impl RawKv {
             }
             None => reading.await,
         };
-        snapshot.map_err(|error| match error {
+        let snapshot = snapshot.map_err(|error| match error {
             RegionReadError::Request(error) => RequestFailure::from_router(id, error),
             RegionReadError::Snapshot(error) => self.read_failed(id, error),
-        })
+        })?;
+        snapshot.in_family(family).map_err(|error| self.read_failed(id, error))
     }
 
     /// As [`read_failed`].

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_identity::MemberId;
+use flotilla_kv::ColumnFamily;
 use flotilla_proto::kvrpcpb::Context;
 use flotilla_region::{Descriptor, KeySpan, PeerId, RegionId, RequestPrecondition, Space, Term};
 use tonic::Status;
@@ -21,6 +22,8 @@ use crate::driver::reroute::Rerouting;
 pub(crate) struct RequestContext {
     /// The region as this store knows it; the region's own checks decide.
     pub(crate) descriptor: Descriptor,
+    /// The column family of the keys.
+    pub(crate) family: ColumnFamily,
     /// The claims that the region has to check.
     pub(crate) guard: RequestPrecondition,
     /// Whether a replica that does not lead may answer.
@@ -63,7 +66,13 @@ impl RequestContext {
         // A client that is behind already must hear of it, or it would be rerouted for ever.
         let is_current = epoch.version == descriptor.epoch.version;
         let rerouting = if is_current { Rerouting::ByKeys } else { Rerouting::Never };
-        Ok(Self { descriptor, guard, follower, rerouting, time_limit })
+        let family = ColumnFamily::Default;
+        Ok(Self { descriptor, family, guard, follower, rerouting, time_limit })
+    }
+
+    /// The same for keys of a column family.
+    pub(crate) fn in_family(self, family: ColumnFamily) -> Self {
+        Self { family, ..self }
     }
 
     /// The id of the region.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use flotilla_identity::ApiVersion;
+use flotilla_kv::ColumnFamily;
 use flotilla_proto::kvrpcpb::{
     self, Context, RawGetRequest, RawGetResponse, RawPutRequest, RawPutResponse,
 };
@@ -135,10 +136,24 @@ impl RawKv {
         self.router().wall_clock().command_ms().map_err(refused)
     }
 
+    /// What is known of the cluster; `None` for callers in the same process.
+    pub(super) fn membership(&self) -> Option<&Membership> {
+        self.shared.membership.as_ref()
+    }
+
     /// The address of another store, as last heard.
     pub(super) fn address_of(&self, store: StoreId) -> Option<String> {
-        let known = self.shared.membership.as_ref()?.store(store)?;
+        let known = self.membership()?.store(store)?;
         (!known.address.is_empty()).then_some(known.address)
+    }
+
+    /// The column families that can have rows.
+    pub(super) fn families(&self) -> &'static [ColumnFamily] {
+        let knows_all = self.membership().is_none_or(|it| it.check_families().is_ok());
+        match self.shared.api {
+            ApiVersion::V1Ttl if knows_all => &ColumnFamily::ALL,
+            ApiVersion::V1Ttl | ApiVersion::V2 => &[ColumnFamily::Default],
+        }
     }
 
     /// The limits.

@@ -37,7 +37,7 @@ impl RawKv {
     ) -> Result<SplitRegionResponse, RequestFailure> {
         let SplitRegionRequest { context, split_key, mut split_keys, is_raw_kv } = request;
         let rules = self.rules("split_region");
-        rules.common(context.as_ref(), "")?;
+        rules.version(context.as_ref())?;
         // Under V2 both kinds of keys are of one form, and travel as they are.
         if !is_raw_kv && rules.api == ApiVersion::V1Ttl {
             // TiKV encodes the keys of such a request as those of transactions.

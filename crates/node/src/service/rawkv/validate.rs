@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use flotilla_identity::ApiVersion;
+use flotilla_kv::ColumnFamily;
 use flotilla_proto::kvrpcpb::{self, Context};
 
 use super::errors::{RequestFailure, hex};
@@ -18,11 +19,8 @@ pub(crate) struct RequestRules {
 }
 
 impl RequestRules {
-    /// Checks the parts that all requests have in common.
-    ///
-    /// There is one column family. TiKV has two more for raw keys, which are hardly used; they are
-    /// refused like unknown ones, for answering from the wrong one would be worse.
-    pub(crate) fn common(self, context: Option<&Context>, cf: &str) -> Result<(), RequestFailure> {
+    /// Checks the API version that all requests name.
+    pub(crate) fn version(self, context: Option<&Context>) -> Result<(), RequestFailure> {
         let asked = context.map_or(0, |context| context.api_version);
         // A cluster whose values may expire takes requests that know nothing of it, and only those.
         if asked != i32::from(request_version(self.api)) {
@@ -34,10 +32,22 @@ impl RequestRules {
                 version_name(asked)
             ));
         }
-        if !cf.is_empty() && cf != "default" {
-            return refuse(format!("invalid cf name: {}", head(cf)));
-        }
         Ok(())
+    }
+
+    /// Checks the version, and the name of the column family of a request for keys. Under V2 none
+    /// may be named (`tikv/src/storage/mod.rs`, `rawkv_cf`).
+    pub(crate) fn family(
+        self,
+        context: Option<&Context>,
+        cf: &str,
+    ) -> Result<ColumnFamily, RequestFailure> {
+        self.version(context)?;
+        if self.api == ApiVersion::V2 && !cf.is_empty() {
+            refuse(format!("cf is deprecated in API V2, cf name: {}", head(cf)))?;
+        }
+        ColumnFamily::of_name(cf)
+            .ok_or_else(|| RequestFailure::Refused(format!("invalid cf name: {}", head(cf))))
     }
 
     /// A key. Under V1 the empty key is one like others: it is the first.
@@ -235,18 +245,27 @@ mod tests {
     }
 
     #[test]
-    fn one_column_family_and_the_version_of_the_cluster() {
+    fn the_version_is_that_of_the_cluster_and_v2_names_no_column_family() {
         let of = |api_version| Some(Context { api_version, ..Context::default() });
-        for (rules, version) in [(V1, 0), (V2, 2)] {
-            for cf in ["", "default"] {
-                assert_eq!(words(rules.common(of(version).as_ref(), cf)), "");
-            }
+        for (cf, family) in [
+            ("", ColumnFamily::Default),
+            ("default", ColumnFamily::Default),
+            ("lock", ColumnFamily::Lock),
+            ("write", ColumnFamily::Write),
+        ] {
+            assert_eq!(V1.family(of(0).as_ref(), cf).unwrap(), family);
+            assert_eq!(V1.family(None, cf).unwrap(), family);
         }
-        assert_eq!(words(V1.common(None, "")), "");
-        for cf in ["write", "lock", "raft", "Default"] {
-            assert_eq!(words(V1.common(None, cf)), format!("invalid cf name: {cf}"));
+        assert_eq!(V2.family(of(2).as_ref(), "").unwrap(), ColumnFamily::Default);
+        for cf in ["default", "lock", "raft"] {
+            let refused = words(V2.family(of(2).as_ref(), cf).map(drop));
+            assert_eq!(refused, format!("cf is deprecated in API V2, cf name: {cf}"));
         }
-        let long = words(V1.common(None, &"x".repeat(9999)));
+        for cf in ["raft", "Default"] {
+            let refused = words(V1.family(None, cf).map(drop));
+            assert_eq!(refused, format!("invalid cf name: {cf}"));
+        }
+        let long = words(V1.family(None, &"x".repeat(9999)).map(drop));
         assert_eq!(long.len(), "invalid cf name: ".len() + 64);
         for (rules, version, shown) in [
             (V1, 1, "V1ttl, request: V1ttl"),
@@ -259,7 +278,8 @@ mod tests {
                 "Api version in request does not match with TiKV storage, cmd: raw_get, storage: \
                  {shown}"
             );
-            assert_eq!(words(rules.common(of(version).as_ref(), "")), expected);
+            assert_eq!(words(rules.version(of(version).as_ref())), expected);
+            assert_eq!(words(rules.family(of(version).as_ref(), "").map(drop)), expected);
         }
     }
 }

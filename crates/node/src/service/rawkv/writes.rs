@@ -3,6 +3,7 @@
 //! `for_cas` asks TiKV to keep a write apart from a compare-and-swap that is under way. Here all of
 //! them pass through the region's log one by one, so every write is kept apart.
 
+use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_proto::kvrpcpb::{
     RawBatchDeleteRequest, RawBatchDeleteResponse, RawBatchPutRequest, RawBatchPutResponse,
@@ -24,9 +25,9 @@ impl RawKv {
     ) -> Result<RawPutResponse, RequestFailure> {
         let RawPutRequest { context, key, value, cf, ttl, for_cas: _ } = request;
         let rules = self.rules("raw_put");
-        rules.common(context.as_ref(), &cf)?;
+        let family = rules.family(context.as_ref(), &cf)?;
         rules.key(&key)?;
-        let checked = self.check_context(context)?.touching([&key]);
+        let checked = self.check_context(context)?.in_family(family).touching([&key]);
         self.write(checked, &[RawOp::Put { key, value, ttl_s: ttl }]).await?;
         Ok(RawPutResponse::default())
     }
@@ -40,10 +41,13 @@ impl RawKv {
         let ttl_for_all = request.ttl;
         let RawBatchPutRequest { context, pairs, cf, ttls, .. } = request;
         let rules = self.rules("raw_batch_put");
-        rules.common(context.as_ref(), &cf)?;
+        let family = rules.family(context.as_ref(), &cf)?;
         pairs.iter().try_for_each(|pair| rules.key(&pair.key))?;
         let ttl_s = validate::ttls(&ttls, ttl_for_all, pairs.len())?;
-        let checked = self.check_context(context)?.touching(pairs.iter().map(|pair| &pair.key));
+        let checked = self
+            .check_context(context)?
+            .in_family(family)
+            .touching(pairs.iter().map(|pair| &pair.key));
         let put = pairs.into_iter().enumerate().map(|(place, pair)| RawOp::Put {
             key: pair.key,
             value: pair.value,
@@ -59,9 +63,9 @@ impl RawKv {
     ) -> Result<RawDeleteResponse, RequestFailure> {
         let RawDeleteRequest { context, key, cf, for_cas: _ } = request;
         let rules = self.rules("raw_delete");
-        rules.common(context.as_ref(), &cf)?;
+        let family = rules.family(context.as_ref(), &cf)?;
         rules.key(&key)?;
-        let checked = self.check_context(context)?.touching([&key]);
+        let checked = self.check_context(context)?.in_family(family).touching([&key]);
         self.write(checked, &[RawOp::Delete { key }]).await?;
         Ok(RawDeleteResponse::default())
     }
@@ -72,9 +76,9 @@ impl RawKv {
     ) -> Result<RawBatchDeleteResponse, RequestFailure> {
         let RawBatchDeleteRequest { context, keys, cf, for_cas: _ } = request;
         let rules = self.rules("raw_batch_delete");
-        rules.common(context.as_ref(), &cf)?;
+        let family = rules.family(context.as_ref(), &cf)?;
         keys.iter().try_for_each(|key| rules.key(key))?;
-        let checked = self.check_context(context)?.touching(&keys);
+        let checked = self.check_context(context)?.in_family(family).touching(&keys);
         let delete = keys.into_iter().map(|key| RawOp::Delete { key });
         self.write(checked, &delete.collect::<Vec<_>>()).await?;
         Ok(RawBatchDeleteResponse::default())
@@ -86,9 +90,9 @@ impl RawKv {
     ) -> Result<RawDeleteRangeResponse, RequestFailure> {
         let RawDeleteRangeRequest { context, start_key, end_key, cf } = request;
         let rules = self.rules("raw_delete_range");
-        rules.common(context.as_ref(), &cf)?;
+        let family = rules.family(context.as_ref(), &cf)?;
         rules.range(&start_key, &end_key)?;
-        let checked = self.check_context(context)?.at_known_version();
+        let checked = self.check_context(context)?.in_family(family).at_known_version();
         let (clipped, beyond) = range::delete(&checked.descriptor, start_key, end_key);
         let checked = checked.touching(clipped.probe.iter().chain(&beyond));
         // An empty or inverted range deletes nothing, and costs nothing.
@@ -105,10 +109,10 @@ impl RawKv {
     ) -> Result<RawCasResponse, RequestFailure> {
         let RawCasRequest { context, key, value, cf, ttl, delete, .. } = request;
         let rules = self.rules("raw_compare_and_swap");
-        rules.common(context.as_ref(), &cf)?;
+        let family = rules.family(context.as_ref(), &cf)?;
         rules.key(&key)?;
         let expected = (!request.previous_not_exist).then_some(request.previous_value);
-        let checked = self.check_context(context)?.touching([&key]);
+        let checked = self.check_context(context)?.in_family(family).touching([&key]);
         let (value, ttl_s) = if delete { (None, 0) } else { (Some(value), ttl) };
         let swap = RawOp::CompareAndSwap { key, expected, value, ttl_s };
         match self.write(checked, &[swap]).await? {
@@ -134,6 +138,16 @@ impl RawKv {
         }
     }
 
+    /// Checks that every store knows commands for this column family.
+    fn check_family(&self, family: ColumnFamily) -> Result<(), RequestFailure> {
+        match (family, self.membership()) {
+            (ColumnFamily::Default, _) | (_, None) => Ok(()),
+            (_, Some(membership)) => membership
+                .check_families()
+                .map_err(|refusal| RequestFailure::Refused(refusal.to_string())),
+        }
+    }
+
     /// Replicates and applies `ops`, as one.
     async fn write(
         &self,
@@ -145,7 +159,8 @@ impl RawKv {
         }
         let (id, descriptor) = (checked.region(), checked.descriptor);
         // One command, so that the region's log keeps the batch together.
-        let command = raw::encode_at(self.time_of(ops)?, ops);
+        self.check_family(checked.family)?;
+        let command = raw::encode_in(checked.family, self.time_of(ops)?, ops);
         let rerouting = checked.rerouting;
         let proposal = self.router().propose_by_keys(id, checked.guard, command, rerouting);
         let result = match checked.time_limit {
