@@ -2,7 +2,10 @@ module flotilla/tests/go
 
 go 1.23
 
-require github.com/tikv/client-go/v2 v2.0.7
+require (
+	github.com/pingcap/kvproto v0.0.0-20230403051650-e166ae588106
+	github.com/tikv/client-go/v2 v2.0.7
+)
 
 require (
 	github.com/benbjohnson/clock v1.3.0 // indirect
@@ -22,7 +25,6 @@ require (
 	github.com/opentracing/opentracing-go v1.2.0 // indirect
 	github.com/pingcap/errors v0.11.5-0.20211224045212-9687c2b0f87c // indirect
 	github.com/pingcap/failpoint v0.0.0-20220801062533-2eaa32854a6c // indirect
-	github.com/pingcap/kvproto v0.0.0-20230403051650-e166ae588106 // indirect
 	github.com/pingcap/log v1.1.1-0.20221110025148-ca232912c9f3 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/prometheus/client_golang v1.14.0 // indirect

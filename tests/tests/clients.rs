@@ -16,10 +16,10 @@
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
+mod go_client;
 mod processes;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -28,8 +28,9 @@ use flotilla_proto::pdpb::pd_client::PdClient;
 use flotilla_proto::pdpb::{
     GetMembersRequest, GetRegionRequest, ScanRegionsRequest, SplitRegionsRequest,
 };
+use go_client::{GoRun, go_test};
 use processes::Processes;
-use tikv_client::RawClient;
+use tikv_client::{ColumnFamily, RawClient};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -184,6 +185,7 @@ async fn one_round(client: &RawClient, round: u64) -> tikv_client::Result<()> {
     let few: Vec<Vec<u8>> = few.into_iter().map(Vec::from).collect();
     assert_eq!(few, all[..5]);
 
+    families(client, &keys[2], &value(&keys[2]).repeat(2)).await?;
     swap(client, &keys[3]).await?;
     client.delete(keys[0].clone()).await?;
     assert_eq!(client.get(keys[0].clone()).await?, None);
@@ -193,6 +195,22 @@ async fn one_round(client: &RawClient, round: u64) -> tikv_client::Result<()> {
         client.delete_range(key.clone()..[key, &b"z"[..]].concat()).await?;
     }
     assert_eq!(client.batch_get(keys).await?.len(), 0);
+    Ok(())
+}
+
+/// A key has another value in each column family.
+async fn families(client: &RawClient, key: &[u8], value: &[u8]) -> tikv_client::Result<()> {
+    let families = [ColumnFamily::Lock, ColumnFamily::Write];
+    for (number, family) in (0..).zip(families.clone()) {
+        client.with_cf(family).put(key.to_vec(), vec![number]).await?;
+    }
+    for (number, family) in (0..).zip(families) {
+        let client = client.with_cf(family);
+        assert_eq!(client.get(key.to_vec()).await?, Some(vec![number]));
+        client.delete(key.to_vec()).await?;
+        assert_eq!(client.get(key.to_vec()).await?, None);
+    }
+    assert_eq!(client.get(key.to_vec()).await?.as_deref(), Some(value));
     Ok(())
 }
 
@@ -363,27 +381,6 @@ async fn put_everywhere(client: &RawClient) -> tikv_client::Result<()> {
     Ok(())
 }
 
-/// Builds the Go test. `None`, and a line that says so, where that cannot be done.
-fn go_test(dir: &Path) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("go");
-    let go = |args: &[&str]| Command::new("go").args(args).current_dir(&source).status();
-    match go(&["mod", "download"]) {
-        Ok(status) if status.success() => {}
-        Ok(_) => {
-            println!("skipped: the modules of the Go client cannot be fetched");
-            return None;
-        }
-        Err(error) => {
-            println!("skipped: Go is not installed here ({error})");
-            return None;
-        }
-    }
-    let program = dir.join("rawkv.test");
-    let built = go(&["test", "-c", "-o", program.to_str().unwrap()]).unwrap();
-    assert!(built.success(), "the Go test does not compile");
-    Some(program)
-}
-
 /// How the Go client talks to stores.
 #[derive(PartialEq, Eq)]
 enum Mode {
@@ -391,32 +388,9 @@ enum Mode {
     Unary,
 }
 
-/// A run of the Go test, whose many words are shown only if it fails.
-struct GoRun {
-    child: tokio::process::Child,
-    log: tempfile::NamedTempFile,
-}
-
 fn run_go(program: &Path, endpoints: &[String], mode: Mode, seconds: u32) -> GoRun {
-    let log = tempfile::NamedTempFile::new().unwrap();
-    let child = tokio::process::Command::new(program)
-        .args(["-test.v", "-test.timeout=300s"])
-        .env("FLOTILLA_PD", endpoints.join(","))
-        .env("FLOTILLA_UNARY", if mode == Mode::Unary { "yes" } else { "" })
-        .env("FLOTILLA_SECONDS", seconds.to_string())
-        .stdout(log.as_file().try_clone().unwrap())
-        .stderr(log.as_file().try_clone().unwrap())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    GoRun { child, log }
-}
-
-impl GoRun {
-    /// Waits until the test has passed.
-    async fn finish(mut self) {
-        let ended = tokio::time::timeout(Duration::from_secs(300), self.child.wait()).await;
-        let passed = ended.is_ok_and(|status| status.unwrap().success());
-        assert!(passed, "{}", std::fs::read_to_string(self.log.path()).unwrap());
-    }
+    let unary = if mode == Mode::Unary { "yes" } else { "" };
+    let settings =
+        [("FLOTILLA_UNARY", unary.to_owned()), ("FLOTILLA_SECONDS", seconds.to_string())];
+    GoRun::start(program, "TestEverything", endpoints, &settings)
 }

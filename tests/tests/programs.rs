@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
+mod go_client;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +14,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use fastrand::Rng;
 use flotilla_cli::playground::{Playground, PlaygroundConfig};
-use flotilla_client::{Client, ColumnFamily, Config, Pair, RemainingTtl, Scan};
+use flotilla_client::{Client, ColumnFamily, Config, Pair, RemainingTtl, RequestApi, Scan};
+use flotilla_identity::ApiVersion;
+use go_client::{GoRun, go_test};
+use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// For all programs of the Go client, also ten thousand.
+const GO_PATIENCE: Duration = Duration::from_secs(1_800);
 /// Programs, and the seed of the first; a run by hand has ten thousand.
 const COUNT_VARIABLE: &str = "FLOTILLA_PROGRAMS";
 const SEED_VARIABLE: &str = "FLOTILLA_PROGRAM_SEED";
@@ -218,13 +225,28 @@ fn number(variable: &str, or: u64) -> u64 {
     std::env::var(variable).map_or(or, |number| number.parse().unwrap())
 }
 
+/// Splits while programs run.
+async fn split(client: &Client, key: impl Fn(u8) -> Bytes) {
+    for place in 0..SPLITS {
+        let border = key(place * 40 + 20);
+        let region = client.region_of(border.clone()).await.unwrap();
+        client.split_region(region.region.id, [border]).await.unwrap();
+    }
+}
+
+async fn start(dir: &TempDir, api: ApiVersion) -> Playground {
+    let mut settings = PlaygroundConfig::new(dir.path());
+    settings.common.regions = if api == ApiVersion::V2 { 1 } else { 2 };
+    settings.common.api = Some(api);
+    let cluster = Playground::start(&settings).await.unwrap();
+    cluster.ready(PATIENCE).await.unwrap();
+    cluster
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_answer_of_a_program_is_that_of_the_model() {
     let dir = tempfile::tempdir().unwrap();
-    let mut settings = PlaygroundConfig::new(dir.path());
-    settings.common.regions = 2;
-    let cluster = Playground::start(&settings).await.unwrap();
-    cluster.ready(PATIENCE).await.unwrap();
+    let cluster = start(&dir, ApiVersion::V1Ttl).await;
     // One that may have had its effect is not made twice: a swap would find its own value.
     let config = Config { resend_undetermined: false, deadline: PATIENCE, ..Config::default() };
     let client = Client::connect(&cluster.endpoints(), config).await.unwrap();
@@ -245,11 +267,7 @@ async fn every_answer_of_a_program_is_that_of_the_model() {
             }
         });
     }
-    for place in 0..SPLITS {
-        let border = Bytes::from(vec![place * 40 + 20]);
-        let region = client.region_of(border.clone()).await.unwrap();
-        client.split_region(region.region.id, [border]).await.unwrap();
-    }
+    split(&client, |first| Bytes::from(vec![first])).await;
     while let Some(ended) = runners.join_next().await {
         ended.unwrap();
     }
@@ -258,4 +276,32 @@ async fn every_answer_of_a_program_is_that_of_the_model() {
         client.regions().await.unwrap().len()
     );
     cluster.shutdown().await.unwrap();
+}
+
+/// The Go client has programs of its own, with checksums, in both versions of the API. The keys of
+/// V2 lie in a keyspace.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_to_the_go_client_is_that_of_the_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = go_test(dir.path()) else { return };
+    let (count, first) = (number(COUNT_VARIABLE, COUNT), number(SEED_VARIABLE, 1));
+    for api in [ApiVersion::V1Ttl, ApiVersion::V2] {
+        let dir = tempfile::tempdir().unwrap();
+        let cluster = start(&dir, api).await;
+        let (name, prefix, request_api) = match api {
+            ApiVersion::V1Ttl => ("", &b""[..], RequestApi::V1),
+            ApiVersion::V2 => ("DEFAULT", &b"r\0\0\0"[..], RequestApi::V2),
+        };
+        let settings = [
+            ("FLOTILLA_PROGRAMS", count.to_string()),
+            ("FLOTILLA_PROGRAM_SEED", first.to_string()),
+            ("FLOTILLA_KEYSPACE", name.to_owned()),
+        ];
+        let go = GoRun::start(&program, "TestPrograms", &cluster.endpoints(), &settings);
+        let config = Config { api: request_api, ..Config::default() };
+        let client = Client::connect(&cluster.endpoints(), config).await.unwrap();
+        split(&client, |first| [prefix, &[first]].concat().into()).await;
+        go.finish_within(GO_PATIENCE).await;
+        cluster.shutdown().await.unwrap();
+    }
 }

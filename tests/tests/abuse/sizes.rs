@@ -60,11 +60,11 @@ async fn large_values_keys_and_commands() {
     let request = RawCasRequest {
         context: Some(context.clone()),
         key: "key".into(),
-        cf: "write".into(),
+        cf: "raft".into(),
         ..Default::default()
     };
     let error = target.kv.raw_compare_and_swap(request).await.unwrap().into_inner().error;
-    assert_eq!(error, "invalid cf name: write");
+    assert_eq!(error, "invalid cf name: raft");
 
     // A hundred thousand pairs with the same key: one proposal, of which the last wins.
     let pair = |n: u32| KvPair { key: "same".into(), value: n.to_string().into() };

@@ -9,6 +9,7 @@ use flotilla_identity::{
     BootstrapPlan, BootstrapWrite, ClusterSettings, ClusterSpec, IdentityState, PeerWrite,
     StoreRun, StoreUuid,
 };
+use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_region::{
     AdminCommand, ApplyTask, BirthOrigin, Committed, Compaction, Descriptor, EndTask, EntryKind,
@@ -24,8 +25,9 @@ use flotilla_vfs::os::OsFs;
 use crate::{copy_of, is_written_alike, noise};
 
 /// The older ones are read, the newest one is read and written.
-const FIXTURES: [&str; 6] = ["store", "store-2", "store-3", "store-4", "store-5", "store-6"];
-const NEWEST: &str = FIXTURES[5];
+const FIXTURES: [&str; 7] =
+    ["store", "store-2", "store-3", "store-4", "store-5", "store-6", "store-7"];
+const NEWEST: &str = FIXTURES[6];
 /// The time of the first entry with one, and the time to live of each sixth row.
 const TIME_MS: u64 = 1_800_000_000_000;
 const TTL_S: u64 = 1_000_000;
@@ -80,11 +82,21 @@ fn row(region: u64, index: u64) -> (Bytes, Bytes) {
     (key.into(), noise(region << 16 | index, 150).into())
 }
 
-/// One proposal under version 1: a put, and every tenth time a range that goes. From the sixth
-/// fixture on some rows expire.
+/// Whether some rows of a fixture expire.
+fn has_expiry(fixture: &str) -> bool {
+    FIXTURES[5..].contains(&fixture)
+}
+
+/// The column family of an entry: there was one before the seventh fixture.
+fn family(fixture: &str, index: u64) -> ColumnFamily {
+    let is_other = FIXTURES[6..].contains(&fixture) && index.is_multiple_of(11);
+    if is_other { ColumnFamily::Write } else { ColumnFamily::Default }
+}
+
+/// One proposal under version 1: a put, and every tenth time a range that goes.
 fn entry(fixture: &str, region: u64, index: u64) -> LogEntry {
     let (key, value) = row(region, index);
-    let expires = fixture == NEWEST && index.is_multiple_of(6);
+    let expires = has_expiry(fixture) && index.is_multiple_of(6);
     let mut ops = vec![RawOp::Put { key, value, ttl_s: if expires { TTL_S } else { 0 } }];
     if index.is_multiple_of(10) {
         ops.push(RawOp::DeleteRange { start: row(region, 5).0, end: Some(row(region, 8).0) });
@@ -92,7 +104,8 @@ fn entry(fixture: &str, region: u64, index: u64) -> LogEntry {
     if expires && index.is_multiple_of(12) {
         ops.push(RawOp::RaiseWatermark);
     }
-    let command = raw::encode_at(if expires { TIME_MS + index } else { 0 }, &ops);
+    let time_ms = if expires { TIME_MS + index } else { 0 };
+    let command = raw::encode_in(family(fixture, index), time_ms, &ops);
     let len = command.len();
     assert!((0x80..0x4000).contains(&len), "a length of two bytes");
     let mut data = vec![1, 1, len as u8 | 0x80, (len >> 7) as u8];
@@ -247,10 +260,10 @@ fn write(dir: &Path) {
     }
 }
 
-/// The rows of a region after the entries up to `last`.
-fn rows(region: u64, last: u64) -> Vec<(Bytes, Bytes)> {
+/// The rows of a column family of a region after the entries up to `last`.
+fn rows(fixture: &str, of: ColumnFamily, region: u64, last: u64) -> Vec<(Bytes, Bytes)> {
     let mut rows = std::collections::BTreeMap::new();
-    for index in 1..=last {
+    for index in (1..=last).filter(|index| family(fixture, *index) == of) {
         let (key, value) = row(region, index);
         rows.insert(key, value);
         if index.is_multiple_of(10) {
@@ -262,7 +275,7 @@ fn rows(region: u64, last: u64) -> Vec<(Bytes, Bytes)> {
     rows.into_iter().collect()
 }
 
-fn scan(store: &Store, region: u64) -> Vec<(Bytes, Bytes)> {
+fn scan(store: &Store, family: ColumnFamily, region: u64) -> Vec<(Bytes, Bytes)> {
     let request = flotilla_store::ScanRequest {
         start: Bytes::new(),
         end: Bytes::new(),
@@ -272,26 +285,30 @@ fn scan(store: &Store, region: u64) -> Vec<(Bytes, Bytes)> {
         bytes_max: u64::MAX,
     };
     let view = store.read().region(RegionId(region), None).unwrap();
-    view.scan(&request).unwrap().rows
+    view.in_family(family).unwrap().scan(&request).unwrap().rows
+}
+
+fn is_found(fixture: &str, store: &Store, region: u64, last: u64) {
+    for of in ColumnFamily::ALL {
+        let expected = rows(fixture, of, region, last);
+        assert_eq!(scan(store, of, region), expected, "region {region}, {of}");
+    }
 }
 
 /// Rows expire at the times of their entries, and by the watermark of the last one that names one.
-fn expire(store: &Store, region: u64) {
+fn expire(fixture: &str, store: &Store, region: u64) {
     let view = || store.read().region(RegionId(region), None).unwrap();
     let (last, gone) = (row(region, 84).0, TIME_MS + 84 + 1000 * TTL_S);
     assert_eq!(view().at(gone - 1).ttl_s(&last).unwrap(), Some(1));
     assert_eq!(view().at(gone).ttl_s(&last).unwrap(), None);
     // By the watermark alone.
     assert_eq!(view().at(0).ttl_s(&last).unwrap(), Some(TTL_S));
-    let expiring = (1..=90).filter(|index| index % 6 == 0).map(|index| row(region, index).0);
-    let plain: Vec<_> =
-        (1..=90).filter(|index| index % 6 > 0).map(|index| (index, row(region, index).0)).collect();
-    let stays =
-        |index: u64, key: &Bytes| !plain.iter().any(|(later, it)| *later > index && it == key);
-    let expected = (1..=90).filter(|index| index % 6 == 0).zip(expiring);
-    let expected: std::collections::BTreeSet<_> =
-        expected.filter(|(index, key)| stays(*index, key)).map(|(_, key)| key).collect();
-    assert_eq!(view().expiring_rows().unwrap(), expected.len() as u64);
+    // The last entry of each key decides.
+    let of_family = (1..=90).filter(|index| family(fixture, *index) == ColumnFamily::Default);
+    let last: std::collections::BTreeMap<_, u64> =
+        of_family.map(|index| (row(region, index).0, index)).collect();
+    let expiring = last.values().filter(|index| index.is_multiple_of(6));
+    assert_eq!(view().expiring_rows().unwrap(), expiring.count() as u64);
 }
 
 #[test]
@@ -338,13 +355,13 @@ fn is_read(fixture: &str) {
         assert_eq!(replica.hard_state, HardState { term: Term(3), vote, commit: Index(89) });
         assert_eq!(replica.applied, (Index(60), Term(3)));
         assert_eq!(replica.truncated.0, Index(if id == 2 { 50 } else { 0 }));
-        assert_eq!(scan(&store, id), rows(id, 60), "region {id}");
+        is_found(fixture, &store, id, 60);
         let tail: Vec<_> = (61..=90).map(|index| entry(fixture, id, index)).collect();
         assert_eq!(replica.tail, tail, "region {id}");
         apply(&store, id, &tail);
-        assert_eq!(scan(&store, id), rows(id, 90), "region {id}");
-        if fixture == NEWEST {
-            expire(&store, id);
+        is_found(fixture, &store, id, 90);
+        if has_expiry(fixture) {
+            expire(fixture, &store, id);
         }
     }
     let report = store.check().unwrap();

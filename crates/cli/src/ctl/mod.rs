@@ -1,6 +1,7 @@
 //! `flotilla ctl`: a cluster's rows, regions and stores, one question at a time.
 
 mod input;
+mod key_target;
 mod keyspace;
 mod placement;
 mod region;
@@ -16,10 +17,12 @@ mod writes;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use flotilla_client::ColumnFamily;
 use tokio::time::timeout_at;
 
 use crate::diagnosis::{self, explained};
 use crate::tool::{self, ClusterTarget, Error};
+use key_target::{KeyTarget, column_family};
 use text::ByteFormat;
 pub(crate) use text::{escape, hex};
 
@@ -31,6 +34,10 @@ pub struct CtlArgs {
     /// Keys and values are hexadecimal digits, in arguments and in output
     #[arg(long, global = true)]
     hex: bool,
+    /// Column family of the keys: `default`, `lock` or `write`
+    #[arg(long, global = true, value_name = "NAME", value_parser = column_family,
+          default_value = "default", hide_default_value = true)]
+    cf: ColumnFamily,
     #[command(subcommand)]
     command: CtlCommand,
 }
@@ -158,7 +165,8 @@ async fn answer(args: &CtlArgs) -> Result<(), Error> {
     let (is_hex, is_json) = (args.hex, args.target.json);
     let format = ByteFormat { is_hex, is_json, screen_width: text::screen_width() };
     let out = &mut std::io::stdout().lock();
-    let client = || args.target.client();
+    let keys = KeyTarget { cluster: &args.target, family: args.cf };
+    let client = || keys.client();
     let answered = match &args.command {
         CtlCommand::Regions => views::regions(&args.target, format, out).await,
         CtlCommand::Region(command) => region::run(&args.target, command, format, out).await,
@@ -169,21 +177,19 @@ async fn answer(args: &CtlArgs) -> Result<(), Error> {
         CtlCommand::Keyspace(command) => keyspace::run(&args.target, command, format, out).await,
         CtlCommand::Stores => stores::run(&args.target, format, out).await,
         CtlCommand::Store(command) => store::run(&args.target, command, format, out).await,
-        CtlCommand::Put(put) => writes::put(&args.target, put, format, out).await,
+        CtlCommand::Put(put) => writes::put(keys, put, format, out).await,
         CtlCommand::Get(get) => rows::get(&client().await?, get, format, out).await,
         CtlCommand::Ttl { key } => {
             let key = format.key(key)?;
             rows::ttl(&client().await?, &key, format, out).await
         }
-        CtlCommand::Cas(cas) => writes::cas(&args.target, cas, format, out).await,
+        CtlCommand::Cas(cas) => writes::cas(keys, cas, format, out).await,
         CtlCommand::Delete { key } => {
             let key = format.key(key)?;
             client().await?.delete(key).await?;
             rows::done(format, out)
         }
-        CtlCommand::DeleteRange(range) => {
-            writes::delete_range(&args.target, range, format, out).await
-        }
+        CtlCommand::DeleteRange(range) => writes::delete_range(keys, range, format, out).await,
         CtlCommand::Scan(scan) => rows::scan(&client().await?, scan, format, out).await,
         CtlCommand::LeaderOf { key } => {
             let key = format.key(key)?;

@@ -9,10 +9,11 @@ use flotilla_client::CasOutcome;
 use serde_json::json;
 
 use super::input::ValueSource;
+use super::key_target::KeyTarget;
 use super::rows::{after_prefix, done};
 use super::text::{ByteFormat, escape, hex};
 use crate::screen_table::cut;
-use crate::tool::{ClusterTarget, Error};
+use crate::tool::Error;
 
 /// Columns of a message that a value may take.
 const SHOWN_WIDTH_MAX: usize = 200;
@@ -87,7 +88,7 @@ pub(crate) struct DeleteRangeArgs {
 }
 
 pub(super) async fn put(
-    target: &ClusterTarget,
+    keys: KeyTarget<'_>,
     args: &PutArgs,
     format: ByteFormat,
     out: &mut impl Write,
@@ -96,13 +97,13 @@ pub(super) async fn put(
     // Before a connection is made: standard input may take its time.
     let source = ValueSource::of(args.value.as_ref(), args.file.as_ref());
     let value = source.expect("the parser wants one of them").read(format).await?;
-    let client = target.client().await?;
+    let client = keys.client().await?;
     client.put_with_ttl(key, value, args.ttl.unwrap_or(0)).await?;
     done(format, out)
 }
 
 pub(super) async fn cas(
-    target: &ClusterTarget,
+    keys: KeyTarget<'_>,
     args: &CasArgs,
     format: ByteFormat,
     out: &mut impl Write,
@@ -119,7 +120,7 @@ pub(super) async fn cas(
         None => read(expected_file, format).await?,
     };
     let new = read(new, format).await?;
-    let client = target.client().await?;
+    let client = keys.client().await?;
     let ttl_s = args.ttl.unwrap_or(0);
     let outcome = client.compare_and_swap_with_ttl(key.clone(), expected, new, ttl_s).await?;
     tell_outcome(&key, &outcome, format, out)
@@ -167,13 +168,13 @@ fn short(text: &str) -> String {
 }
 
 pub(super) async fn delete_range(
-    target: &ClusterTarget,
+    keys: KeyTarget<'_>,
     args: &DeleteRangeArgs,
     format: ByteFormat,
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let (start, end) = args.range(format)?;
-    let client = target.client().await?;
+    let client = keys.client().await?;
     client.delete_range(start, end).await?;
     done(format, out)
 }
