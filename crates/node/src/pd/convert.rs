@@ -23,7 +23,7 @@ pub(super) fn store_to_proto(store: &StoreInfo) -> metapb::Store {
         address: store.address.clone(),
         state: state.into(),
         node_state: node_state.into(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: crate::TIKV_VERSION.to_owned(),
         peer_address: store.address.clone(),
         // Plain HTTP is spoken on the same port.
         status_address: store.address.clone(),
@@ -40,7 +40,7 @@ pub(super) fn member_to_proto(member: &KnownStore) -> pdpb::Member {
         member_id: member.store.0,
         peer_urls: vec![url.clone()],
         client_urls: vec![url],
-        binary_version: env!("CARGO_PKG_VERSION").to_owned(),
+        binary_version: crate::TIKV_VERSION.to_owned(),
         ..pdpb::Member::default()
     }
 }

@@ -114,7 +114,7 @@ async fn config(State(context): State<PdContext>, uri: Uri) -> Answer {
         Some(json!({
             "replication": replication_to_json(pd_leader),
             "pd-server": { "key-type": "raw" },
-            "cluster-version": crate::VERSION,
+            "cluster-version": crate::TIKV_VERSION,
         }))
     })
     .await
@@ -134,7 +134,7 @@ async fn cluster(State(context): State<PdContext>, uri: Uri) -> Answer {
 }
 
 async fn version() -> Answer {
-    answer::json(&json!({ "version": crate::VERSION }))
+    answer::json(&json!({ "version": crate::TIKV_VERSION }))
 }
 
 /// The answer of the leader of placement, or the way to it. None: there is no such thing.
