@@ -265,6 +265,21 @@ async fn the_go_client_does_not_notice_that_stores_are_killed() {
     go.finish().await;
 }
 
+/// YCSB's workloads, and a store that leads dies under them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_go_client_is_served_in_the_shapes_of_ycsb() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let Some(program) = go_test(dir.path()) else { return };
+    let mut cluster = Processes::start(3, REGIONS).await;
+    let client = RawClient::new(cluster.endpoints().to_vec()).await.unwrap();
+    let seconds = [("FLOTILLA_UNARY", "yes".to_owned()), ("FLOTILLA_SECONDS", "2".to_owned())];
+    let go = GoRun::start(&program, "TestShapes", cluster.endpoints(), &seconds);
+    put_everywhere(&client).await.unwrap();
+    let leader = leader_of(cluster.endpoints(), b"m").await;
+    restart_under(&client, &mut cluster, leader).await;
+    go.finish().await;
+}
+
 /// Clients work while placement splits regions, until there are some fifty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_client_notices_that_regions_split() {

@@ -1,5 +1,7 @@
 //! Runs the tests in `tests/go`, which are written in Go and use TiKV's client for it.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
