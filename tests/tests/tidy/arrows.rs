@@ -22,7 +22,7 @@ const TABLE: &[Allowed] = &[
     Allowed { name: "kv", ours: &["base"], rim: false },
     Allowed { name: "identity", ours: &["base", "region"], rim: false },
     Allowed { name: "placement", ours: &[], rim: false },
-    Allowed { name: "dispatch", ours: &["region"], rim: false },
+    Allowed { name: "dispatch", ours: &["kv", "region"], rim: false },
     Allowed {
         name: "store",
         ours: &["base", "identity", "kv", "region", "raftlog", "pagestore", "vfs"],
@@ -34,7 +34,7 @@ const TABLE: &[Allowed] = &[
         rim: false,
     },
     Allowed { name: "proto", ours: &[], rim: true },
-    Allowed { name: "client", ours: &["base", "proto"], rim: true },
+    Allowed { name: "client", ours: &["base", "kv", "proto"], rim: true },
     Allowed {
         name: "node",
         ours: &[
