@@ -10,10 +10,15 @@ if ! [ -x "$dir/grpcurl" ]; then
 fi
 grpcurl=("$dir/grpcurl" -plaintext -max-time 10)
 
+# The answer of a call, asked for again some times: a store may have no leader to tell of for a moment.
 want() {
   local what=$1 pattern=$2 found
-  found=$("${grpcurl[@]}" "${@:3}" 2>&1) || true
-  grep -q -- "$pattern" <<<"$found" || { echo "$what: no \"$pattern\" in: $found" >&2; exit 1; }
+  for _ in {1..50}; do
+    found=$("${grpcurl[@]}" "${@:3}" 2>&1) || true
+    if grep -q -- "$pattern" <<<"$found"; then return; fi
+  done
+  echo "$what: no \"$pattern\" in: $found" >&2
+  exit 1
 }
 
 for store in ${FLOTILLA_PD//,/ }; do

@@ -1,8 +1,8 @@
 //! The order and the pace in which a store removes the expired rows of the regions that it leads
 //! (`docs/decisions/0044-rows-that-expire.md`).
 //!
-//! A pass takes the regions one after the other, and of each the column families, from the first key
-//! to the last, part by part.
+//! A pass takes the regions one after the other, and of each the column families, from the first
+//! key to the last, part by part.
 //! A new pass begins an interval after the last one did. Regions in which no row expires take no
 //! time.
 //!
@@ -52,7 +52,7 @@ pub struct SweepPlace {
 pub struct ExpirySweep {
     /// From the beginning of a pass to that of the next.
     interval: Duration,
-    /// What is not done of the pass, and where to look on in the first.
+    /// Parts of the pass that are not done, and where to look on in the first.
     waiting: VecDeque<(RegionId, ColumnFamily)>,
     from: Bytes,
     /// When the next part, or the next pass, may begin.

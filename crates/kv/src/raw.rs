@@ -1,8 +1,9 @@
 //! RawKV's commands: the operations of one proposal, and their bytes.
 //!
-//! A command begins with the time of the leader that has proposed it, if an operation needs one, and
-//! with its column family, if that is not the default one. Each operation is a byte for its kind and then its fields: byte strings behind their length,
-//! numbers as varints. Reading shares the memory of the entry; no key or value is copied.
+//! A command begins with the time of the leader that has proposed it, if an operation needs one,
+//! and with its column family, if that is not the default one. Each operation is a byte for its
+//! kind and then its fields: byte strings behind their length, numbers as varints.
+//! Reading shares the memory of the entry; no key or value is copied.
 //!
 //! Times are milliseconds since 1970 by the clock of a leader. Applying reads no clock: each
 //! replica decides by the time in the command and by the region's watermark, the latest time that

@@ -61,8 +61,8 @@ pub use start::{StartError, bind};
 pub use status::metrics;
 pub use transport::TransportCounts;
 
-/// The version of TiKV that clients are told: some of them ask for one that has what they want, as the
-/// Java client does under API V2, which began with this one.
+/// The version of TiKV that clients are told: some of them ask for one that has what they want, as
+/// the Java client does under API V2, which began with this one.
 pub(crate) const TIKV_VERSION: &str = "6.1.0";
 
 /// The version of this build.

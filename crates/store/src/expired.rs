@@ -29,9 +29,9 @@ pub struct ExpiredPart {
 }
 
 impl RegionSnapshot {
-    /// Looks at the next rows of the column family that expire, at `rows_max` of them and at most `expired_max` that
-    /// have expired by the time of the view, from the key `from` on. Takes no time where no row
-    /// expires.
+    /// Looks at the next rows of the column family that expire, at `rows_max` of them and at most
+    /// `expired_max` that have expired by the time of the view, from the key `from` on. Takes no
+    /// time where no row expires.
     ///
     /// # Errors
     ///

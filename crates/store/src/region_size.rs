@@ -92,22 +92,23 @@ impl RegionSnapshot {
     }
 
     /// Keys that cut the largest column family of the region into `parts` of about as many bytes:
-    /// fewer than that if it has too few rows. They rise, and lie inside of the region behind its start: each is where a new
-    /// region ends. Each is the shortest key that parts its neighbours, for it is kept in
-    /// descriptors and in clients' caches, but has `bytes_min` if the keys have as many. Takes the
-    /// time of some gets for each key.
+    /// fewer than that if it has too few rows. They rise, and lie inside of the region behind its
+    /// start: each is where a new region ends. Each is the shortest key that parts its neighbours,
+    /// for it is kept in descriptors and in clients' caches, but has `bytes_min` if the keys have
+    /// as many. Takes the time of some gets for each key.
     ///
     /// # Errors
     ///
     /// The page store failed.
     pub fn split_keys(&self, parts: usize, bytes_min: usize) -> Result<Vec<Bytes>, ReadError> {
         let mut keys = vec![];
-        let mut largest = (0, None);
+        // Few rows may have no bytes of their own.
+        let mut largest = ((0, 0), None);
         for family in self.families() {
             let family = family?;
-            let RegionSize { bytes, .. } = family.family_size()?;
-            if bytes > largest.0 {
-                largest = (bytes, Some(family));
+            let RegionSize { bytes, keys } = family.family_size()?;
+            if (bytes, keys) > largest.0 {
+                largest = ((bytes, keys), Some(family));
             }
         }
         let (_, largest) = largest;

@@ -350,7 +350,8 @@ pub(crate) fn decode_descriptor(region: RegionId, row: &[u8]) -> Result<Descript
     Ok(descriptor)
 }
 
-/// The trees of a column family of a space. All families of a space are cut by the same regions.
+/// The trees of a column family of a space. All families of a space are cut by the same regions
+/// (decision 46, `docs/decisions/0046-column-families-are-trees.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FamilyTrees {
     pub(crate) family: ColumnFamily,

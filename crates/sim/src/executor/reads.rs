@@ -48,8 +48,8 @@ pub(super) fn get(
     Ok(found)
 }
 
-/// All rows of a column family of a region, in order. The ticket says how they are read, so that old seeds draw the
-/// rest as ever.
+/// All rows of a column family of a region, in order. The ticket says how they are read, so that
+/// old seeds draw the rest as ever.
 pub(super) fn scan(region: &RegionSnapshot, ticket: Ticket) -> Result<Rows, ReadError> {
     match ticket.0 % 5 {
         0 => Ok(region.scan(&all())?.rows),

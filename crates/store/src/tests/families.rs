@@ -149,6 +149,10 @@ fn a_region_is_cut_where_its_rows_are_and_the_system_has_one_family() {
     assert!(size.keys == 100 && size.bytes > 50_000, "{size:?}");
     let keys = view(&store, 2).split_keys(2, 1).unwrap();
     assert!(keys.len() == 1 && keys[0] > "a03" && keys[0] < "a07", "{keys:?}");
+    // Two rows share a page, which is none of theirs alone.
+    let few = [super::put("ha", "v"), super::put("hb", "v")];
+    run(&store, 3, &[entry(1, 1, data_in(ColumnFamily::Lock, 0, &[(1, &few)]))]);
+    assert_eq!(view(&store, 3).split_keys(2, 1).unwrap(), ["hb"]);
     let system = store.read().region(RegionId(1), None).unwrap();
     assert!(matches!(
         system.in_family(ColumnFamily::Lock),

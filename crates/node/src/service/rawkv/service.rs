@@ -136,7 +136,7 @@ impl RawKv {
         self.router().wall_clock().command_ms().map_err(refused)
     }
 
-    /// What is known of the cluster; `None` for callers in the same process.
+    /// The knowledge of the cluster; `None` for callers in the same process.
     pub(super) fn membership(&self) -> Option<&Membership> {
         self.shared.membership.as_ref()
     }
