@@ -1,6 +1,6 @@
-//! Many rows that expire one after the other, under load: no store shows one after its time, and none is
-//! gone before it, while a region splits, its lead is transferred, a replica moves as a snapshot, and a
-//! store dies and comes back. In the end they leave the disk.
+//! Many rows that expire one after the other, under load: no store shows one after its time, and
+//! none is gone before it, while a region splits, its lead is transferred, a replica moves as a
+//! snapshot, and a store dies and comes back. In the end they leave the disk.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
@@ -38,8 +38,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// Within this a row leaves the disk.
 const REMOVED_WITHIN: Duration = Duration::from_secs(600);
 
-/// When each row was put: the time before the put was sent, and that after its answer, in microseconds
-/// of the run; 0 if it was not.
+/// When each row was put: the time before the put was sent, and that after its answer, in
+/// microseconds of the run; 0 if it was not.
 struct PutTimes {
     began: Instant,
     spread_s: u64,

@@ -1,6 +1,6 @@
-//! Clients in other languages, each run by a script in `tests/clients`, which fetches the client as it
-//! is published: a region splits and the store that leads it dies under their requests. Where a tool
-//! or a registry is missing the script ends with 77, and the test says that it is skipped.
+//! Clients in other languages, each run by a script in `tests/clients`, which fetches the client as
+//! it is published: a region splits and the store that leads it dies under their requests. Where a
+//! tool or a registry is missing the script ends with 77, and the test says that it is skipped.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
