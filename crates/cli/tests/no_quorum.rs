@@ -94,7 +94,7 @@ async fn without_a_quorum_the_stores_that_are_missing_are_named() {
     let stores = answer(&["stores", "--json"], &endpoints).await;
     assert_eq!(column(&stores, "state"), ["up", "up", "up"]);
     assert_eq!(column(&stores, "starts"), [1, 1, 1]);
-    assert_eq!(column(&stores, "feature_level"), [4, 4, 4]);
+    assert_eq!(column(&stores, "feature_level"), [flotilla_identity::FEATURE_LEVEL; 3]);
     let mut uuids = column(&stores, "uuid");
     assert!(uuids.iter().all(|uuid| uuid.as_str().unwrap().len() == 32), "{uuids:?}");
     uuids.dedup();
