@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # grpcurl, from the Go module proxy, against the stores that FLOTILLA_PD names: it lists, describes and
-# calls by reflection alone. Ends with 77 where it cannot be had.
+# calls by reflection alone. Ends with 77 where it cannot be had. With
+# FLOTILLA_FETCH it only fetches.
 set -euo pipefail
 dir=${FLOTILLA_CLIENTS:-${TMPDIR:-/tmp}/flotilla-clients}/grpcurl
 command -v go >/dev/null || { echo "skipped: Go is not installed here"; exit 77; }
@@ -8,6 +9,7 @@ if ! [ -x "$dir/grpcurl" ]; then
   GOBIN=$dir GOFLAGS= go install github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3 2>/dev/null ||
     { echo "skipped: grpcurl cannot be fetched"; exit 77; }
 fi
+[ -z "${FLOTILLA_FETCH:-}" ] || exit 0
 grpcurl=("$dir/grpcurl" -plaintext -max-time 10)
 
 # The answer of a call, asked for again some times: a store may have no leader to tell of for a moment.

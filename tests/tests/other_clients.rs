@@ -72,19 +72,33 @@ impl Cluster {
         }
     }
 
+    /// Fetches the client, so that its work begins with its script. False if it cannot be had.
+    async fn fetch(&self, script: &str) -> bool {
+        let mut child = self.command(script).env("FLOTILLA_FETCH", "1").spawn().unwrap();
+        has_passed(script, &mut child).await
+    }
+
     fn run(&self, script: &str) -> Child {
+        self.command(script).spawn().unwrap()
+    }
+
+    fn command(&self, script: &str) -> Command {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
-        Command::new(dir.join(script))
+        let mut command = Command::new(dir.join(script));
+        command
             .env("FLOTILLA_PD", self.playground.endpoints().join(","))
             .env("FLOTILLA_SECONDS", WORK_S.to_string())
             .env("FLOTILLA_API", self.api.to_string())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap()
+            .kill_on_drop(true);
+        command
     }
 
     /// Runs a script, and splits a region and ends a store meanwhile.
     async fn serve(mut self, script: &str) {
+        if !self.fetch(script).await {
+            self.playground.shutdown().await.unwrap();
+            return;
+        }
         let mut child = self.run(script);
         let began = Instant::now();
         self.write_until(began + SPLIT_AFTER).await;
@@ -101,11 +115,18 @@ impl Cluster {
     }
 }
 
-async fn has_passed(script: &str, child: &mut Child) {
+/// Waits for the end of a script, which must be a good one. False if it is skipped.
+async fn has_passed(script: &str, child: &mut Child) -> bool {
     let ended = tokio::time::timeout(SCRIPT_PATIENCE, child.wait()).await;
     match ended.expect("the client hangs").unwrap().code() {
-        Some(SKIPPED) => println!("skipped: {script}"),
-        code => assert_eq!(code, Some(0), "{script}"),
+        Some(SKIPPED) => {
+            println!("skipped: {script}");
+            false
+        }
+        code => {
+            assert_eq!(code, Some(0), "{script}");
+            true
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 //! | [`varint`], [`fields`] | LEB128 integers, length-prefixed fields, in slices or shared bytes |
 //! | [`memcomparable`] | byte strings in an encoding that keeps their order |
 //! | [`metric`] | counters and gauges as data: name, kind, unit, help |
+//! | [`histogram`] | latencies in fixed buckets, counted without a lock |
 //! | [`id_hash`] | a hash for numbers that no client chooses |
 //! | [`prefetch`] | hints to the CPU about the cache lines that are read next |
 //!
@@ -16,6 +17,7 @@
 pub mod commit_window;
 pub mod event_count;
 pub mod fields;
+pub mod histogram;
 pub mod id_hash;
 pub mod memcomparable;
 pub mod metric;

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use crate::histogram::LatencyHistogram;
+
 /// One number that a component reports, with all that a consumer needs to present it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
@@ -42,6 +44,20 @@ pub enum MetricUnit {
     Bytes,
     /// Milliseconds.
     Milliseconds,
+}
+
+/// One latency histogram that a component reports.
+#[derive(Clone, Copy, Debug)]
+pub struct HistogramMetric<'a> {
+    /// The thing that is timed, in snake case, without prefix and without `_duration_seconds`.
+    /// Histograms of one name differ in the values of their labels.
+    pub name: &'static str,
+    /// Names and values of its labels.
+    pub labels: &'a [(&'static str, &'static str)],
+    /// One sentence that says what is measured.
+    pub help: &'static str,
+    /// The counts.
+    pub histogram: &'a LatencyHistogram,
 }
 
 /// A type of field that can be reported as a metric.

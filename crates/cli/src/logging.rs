@@ -10,6 +10,8 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
+use flotilla_node::ProcessLog;
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -22,30 +24,40 @@ const VARIABLE: &str = "FLOTILLA_LOG";
 /// The queue of this process, once logging has started.
 static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 
+/// The filter of this process, once logging has started.
+static FILTER: OnceLock<CurrentFilter> = OnceLock::new();
+
+/// The filter as a text, and how it is replaced.
+struct CurrentFilter {
+    text: Mutex<String>,
+    replace: Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>,
+}
+
 /// Starts logging, once for the process.
 ///
 /// # Errors
 ///
 /// The filter is wrong, or the kernel refused a thread or a file descriptor.
-pub fn start(filter: &str) -> Result<(), String> {
-    let (name, text) = match std::env::var(VARIABLE) {
-        Ok(text) if !text.is_empty() => (VARIABLE, text),
-        _ => ("log", filter.to_owned()),
-    };
-    let filter = parse(&text).map_err(|error| format!("{name} = \"{text}\": {error}"))?;
+pub fn start(of_settings: &str) -> Result<(), String> {
+    let (text, parsed) = given(of_settings)?;
     let output = io::stderr().as_fd().try_clone_to_owned().map(|fd| LogOutput(fd.into()));
     let output = output.map_err(|error| format!("cannot log to standard error: {error}"))?;
     let queue = QUEUE.get_or_init(LogQueue::default);
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(parsed)
         .with_writer(move || queue)
         // Else it writes of its own errors to standard error, and panics if that is closed.
         .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
-        .try_init()
-        .map_err(|error| error.to_string())?;
-    flotilla_node::metrics::report_log_lines_lost(lines_lost);
+        .with_filter_reloading();
+    let handle = subscriber.reload_handle();
+    subscriber.try_init().map_err(|error| error.to_string())?;
+    FILTER.get_or_init(|| CurrentFilter {
+        text: Mutex::new(text),
+        replace: Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string())),
+    });
+    ProcessLog { lines_lost, filter, set_filter }.register();
     // Not guarded: a writer that is gone means lost lines, which the queue counts.
     thread::Builder::new()
         .name("log-lines".to_owned())
@@ -59,6 +71,46 @@ pub(crate) fn flush(limit: Duration) {
     if let Some(queue) = QUEUE.get() {
         queue.flush(limit);
     }
+}
+
+/// The filter now; empty if logging has not started.
+fn filter() -> String {
+    FILTER.get().map_or_else(String::new, |current| current.text.lock().clone())
+}
+
+/// Logs by another filter from now on.
+fn set_filter(text: &str) -> Result<(), String> {
+    replace(text.to_owned(), parse(text)?)
+}
+
+/// Logs by the filter of settings that were read again; the filter. The variable wins over them.
+///
+/// # Errors
+///
+/// The filter is wrong.
+pub(crate) fn reload(filter: &str) -> Result<String, String> {
+    let (text, filter) = given(filter)?;
+    replace(text.clone(), filter)?;
+    Ok(text)
+}
+
+fn replace(text: String, filter: EnvFilter) -> Result<(), String> {
+    let current = FILTER.get().ok_or("logging has not started")?;
+    // Held meanwhile: two callers must not leave the text of one and the filter of the other.
+    let mut kept = current.text.lock();
+    (current.replace)(filter)?;
+    *kept = text;
+    Ok(())
+}
+
+/// The filter of the variable, or else that of the settings.
+fn given(filter: &str) -> Result<(String, EnvFilter), String> {
+    let (name, text) = match std::env::var(VARIABLE) {
+        Ok(text) if !text.is_empty() => (VARIABLE, text),
+        _ => ("log", filter.to_owned()),
+    };
+    let filter = parse(&text).map_err(|error| format!("{name} = \"{text}\": {error}"))?;
+    Ok((text, filter))
 }
 
 /// Lines that were dropped because standard error did not take them.

@@ -7,6 +7,7 @@ use flotilla_identity::ApiVersion;
 use flotilla_node::config::ConfigError;
 use flotilla_node::{EndKind, FirstStart, Node, NodeConfig, set_sched_slice};
 
+use crate::signals::HangupSignals;
 use crate::{fail_stop, logging, signals};
 
 /// Shown below the flags.
@@ -143,7 +144,7 @@ fn put<T>(setting: &mut T, flag: Option<T>) {
 #[must_use]
 pub fn run(args: ServeArgs) -> ExitCode {
     fail_stop::end_process_on_panic();
-    let config = match args.config() {
+    let config = match args.clone().config() {
         Ok(config) => config,
         Err(error) => return refuse(&error.to_string()),
     };
@@ -157,18 +158,20 @@ pub fn run(args: ServeArgs) -> ExitCode {
         .enable_all()
         .build();
     let code = match runtime {
-        Ok(runtime) => runtime.block_on(serve(config)),
+        Ok(runtime) => runtime.block_on(serve(config, args)),
         Err(error) => refuse(&format!("cannot start threads: {error}")),
     };
     logging::flush(fail_stop::LOG_LIMIT);
     code
 }
 
-async fn serve(config: NodeConfig) -> ExitCode {
-    let mut signals = match signals::listen() {
-        Ok(signals) => signals,
+async fn serve(config: NodeConfig, args: ServeArgs) -> ExitCode {
+    let listened = signals::listen().and_then(|it| Ok((it, signals::listen_for_hangups()?)));
+    let (mut signals, hangups) = match listened {
+        Ok(listened) => listened,
         Err(error) => return refuse(&format!("cannot listen for signals: {error}")),
     };
+    tokio::spawn(reload_on_hangup(hangups, args));
     let started = tokio::select! {
         started = Node::start(config) => started,
         // Still waiting for other stores, or opening the directory: nothing is lost by ending in
@@ -192,6 +195,19 @@ async fn serve(config: NodeConfig) -> ExitCode {
             Err(reason) => fail(&reason),
         },
         signal = signals.next() => fail(&format!("{signal} a second time")),
+    }
+}
+
+/// At each SIGHUP reads the settings again, and takes from them what can change while a node runs:
+/// the filter of the log.
+async fn reload_on_hangup(mut hangups: HangupSignals, args: ServeArgs) {
+    loop {
+        hangups.next().await;
+        let config = args.clone().config().map_err(|error| error.to_string());
+        match config.and_then(|config| logging::reload(&config.log)) {
+            Ok(filter) => tracing::info!("SIGHUP: the filter of the log is {filter}"),
+            Err(error) => tracing::warn!("SIGHUP: nothing is changed: {error}"),
+        }
     }
 }
 

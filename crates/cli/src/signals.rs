@@ -1,4 +1,4 @@
-//! The signals that ask a process to end.
+//! The signals that ask a process to end, and the one that has it read its settings again.
 
 use std::io;
 
@@ -20,6 +20,25 @@ pub(crate) fn listen() -> io::Result<Signals> {
         interrupt: signal(SignalKind::interrupt())?,
         terminate: signal(SignalKind::terminate())?,
     })
+}
+
+/// SIGHUP.
+pub(crate) struct HangupSignals(Signal);
+
+/// Begins to listen for SIGHUP, which no longer ends the process.
+///
+/// # Errors
+///
+/// The error of the kernel.
+pub(crate) fn listen_for_hangups() -> io::Result<HangupSignals> {
+    Ok(HangupSignals(signal(SignalKind::hangup())?))
+}
+
+impl HangupSignals {
+    /// Waits for the next one.
+    pub(crate) async fn next(&mut self) {
+        self.0.recv().await;
+    }
 }
 
 impl Signals {

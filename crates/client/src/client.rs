@@ -84,8 +84,11 @@ impl Client {
     /// Any [`Error`], as for all that follow.
     pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<Bytes>, Error> {
         let key = key.into();
-        let request =
-            kvrpcpb::RawGetRequest { key: key.clone(), cf: self.cf(), ..Default::default() };
+        let request = kvrpcpb::RawGetRequest {
+            key: key.clone(),
+            cf: self.family.request_name(),
+            ..Default::default()
+        };
         let response = self.router.call(&key, request, self.budget()).await?;
         Ok((!response.not_found).then_some(response.value))
     }
@@ -114,7 +117,7 @@ impl Client {
         let request = kvrpcpb::RawPutRequest {
             key: key.clone(),
             value,
-            cf: self.cf(),
+            cf: self.family.request_name(),
             ttl: ttl_s,
             ..Default::default()
         };
@@ -129,8 +132,11 @@ impl Client {
     /// Any [`Error`].
     pub async fn ttl(&self, key: impl Into<Bytes>) -> Result<Option<RemainingTtl>, Error> {
         let key = key.into();
-        let request =
-            kvrpcpb::RawGetKeyTtlRequest { key: key.clone(), cf: self.cf(), ..Default::default() };
+        let request = kvrpcpb::RawGetKeyTtlRequest {
+            key: key.clone(),
+            cf: self.family.request_name(),
+            ..Default::default()
+        };
         let response = self.router.call(&key, request, self.budget()).await?;
         let remaining = match response.ttl {
             0 => RemainingTtl::Unlimited,
@@ -146,8 +152,11 @@ impl Client {
     /// As [`put`](Client::put).
     pub async fn delete(&self, key: impl Into<Bytes>) -> Result<(), Error> {
         let key = key.into();
-        let request =
-            kvrpcpb::RawDeleteRequest { key: key.clone(), cf: self.cf(), ..Default::default() };
+        let request = kvrpcpb::RawDeleteRequest {
+            key: key.clone(),
+            cf: self.family.request_name(),
+            ..Default::default()
+        };
         self.router.call(&key, request, self.budget()).await?;
         Ok(())
     }
@@ -188,7 +197,7 @@ impl Client {
             previous_value: expected.unwrap_or_default(),
             delete: value.is_none(),
             value: value.unwrap_or_default(),
-            cf: self.cf(),
+            cf: self.family.request_name(),
             ttl: ttl_s,
             ..Default::default()
         };
@@ -209,7 +218,7 @@ impl Client {
     pub async fn batch_put(&self, pairs: impl IntoIterator<Item = Pair>) -> Result<(), Error> {
         let pairs = latest(pairs).into_iter();
         let pairs = pairs.map(|(key, value)| kvrpcpb::KvPair { key, value }).collect();
-        batch::put(&self.router, self.cf(), pairs).await
+        batch::put(&self.router, self.family.request_name(), pairs).await
     }
 
     /// The values of the keys, in their order; `None` where there is none.
@@ -222,7 +231,7 @@ impl Client {
         keys: impl IntoIterator<Item = Bytes>,
     ) -> Result<Vec<Option<Bytes>>, Error> {
         let keys: Vec<_> = keys.into_iter().collect();
-        let found = batch::get(&self.router, self.cf(), keys.clone()).await?;
+        let found = batch::get(&self.router, self.family.request_name(), keys.clone()).await?;
         Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
     }
 
@@ -232,7 +241,7 @@ impl Client {
     ///
     /// After an error some keys may have been deleted.
     pub async fn batch_delete(&self, keys: impl IntoIterator<Item = Bytes>) -> Result<(), Error> {
-        batch::delete(&self.router, self.cf(), keys.into_iter().collect()).await
+        batch::delete(&self.router, self.family.request_name(), keys.into_iter().collect()).await
     }
 
     /// The rows of a range, over all its regions. Each region's rows are of one moment; those of
@@ -242,7 +251,7 @@ impl Client {
     ///
     /// Any [`Error`]. The deadline is that of each page.
     pub async fn scan(&self, scan: Scan) -> Result<Vec<Pair>, Error> {
-        let rows = scan::scan(&self.router, &self.cf(), scan).await?;
+        let rows = scan::scan(&self.router, &self.family.request_name(), scan).await?;
         Ok(rows.into_iter().map(|row| (row.key, row.value)).collect())
     }
 
@@ -256,7 +265,8 @@ impl Client {
         start: impl Into<Bytes>,
         end: impl Into<Bytes>,
     ) -> Result<(), Error> {
-        scan::delete_range(&self.router, &self.cf(), start.into(), end.into()).await
+        scan::delete_range(&self.router, &self.family.request_name(), start.into(), end.into())
+            .await
     }
 
     /// The region that holds `key`, freshly asked from placement.
@@ -353,15 +363,6 @@ impl Client {
         let placement = &self.router.placement;
         let regions = placement.regions_from(start, limit, &mut self.budget()).await?;
         Ok(regions.into_iter().map(|(region, leader)| LocatedRegion { region, leader }).collect())
-    }
-
-    /// The name of the column family in requests: none for the default one, which is all that
-    /// clusters of V2 take.
-    fn cf(&self) -> String {
-        match self.family {
-            ColumnFamily::Default => String::new(),
-            family => family.name().to_owned(),
-        }
     }
 
     fn budget(&self) -> RetryBudget {

@@ -44,7 +44,17 @@ impl ColumnFamily {
         Self::ALL.into_iter().find(|family| family.name() == name)
     }
 
-    /// The name in requests.
+    /// The name that requests give it: none for the default one, since clusters of API V2 refuse to
+    /// be told even that.
+    #[must_use]
+    pub fn request_name(self) -> String {
+        match self {
+            Self::Default => String::new(),
+            family => family.name().to_owned(),
+        }
+    }
+
+    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

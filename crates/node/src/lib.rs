@@ -59,6 +59,7 @@ pub use node::Node;
 pub use sched::set_sched_slice;
 pub use start::{StartError, bind};
 pub use status::metrics;
+pub use status::process_log::ProcessLog;
 pub use transport::TransportCounts;
 
 /// The version of TiKV that clients are told: some of them ask for one that has what they want, as

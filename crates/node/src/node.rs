@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use flotilla_proto::peers::operator_server::OperatorServer as OperatorGrpc;
 use flotilla_proto::peers::peers_server::PeersServer;
 use flotilla_proto::peers::status_server::StatusServer as StatusGrpc;
+use flotilla_region::Descriptor;
+use flotilla_store::Store;
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::os::OsFs;
 use tokio::net::TcpListener;
@@ -17,16 +19,17 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::clock::Clock;
-use crate::config::{NodeConfig, ResolvedConfig};
+use crate::config::{LimitsConfig, NodeConfig, ResolvedConfig};
 use crate::driver::context::{NodeContext, WorkQueues};
 use crate::driver::joint_changes::JointChanges;
+use crate::driver::latencies::Latencies;
 use crate::driver::router::Router;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::splitter;
 use crate::driver::threads::NodeThreads;
 use crate::driver::tickets::Tickets;
-use crate::drop_notify::{DropWaiter, drop_notify};
+use crate::drop_notify::{DropNotify, DropWaiter, drop_notify};
 use crate::expiry_sweeper;
 use crate::failure::{EndKind, NodeFailure};
 use crate::membership::{GivenPlace, Membership, become_member, check_contacts, join_cluster};
@@ -42,7 +45,9 @@ use crate::start::{OpenedStore, StartError, bind, check_given, open_directory, o
 use crate::status::health::{HealthWatch, tell_clients};
 use crate::status::http as status_http;
 use crate::status::metrics::NodeStatsReader;
+use crate::status::reader::StatusReader;
 use crate::status::server::StatusServer;
+use crate::status::tikv_http;
 use crate::transport::{
     ByteRate, FrameReceiver, PeerConnections, PeerTransport, TransportCounters, TransportLimits,
 };
@@ -174,15 +179,7 @@ impl Node {
             .map_err(|source| StartError::Listen { addr: address.clone(), source })?;
         let limits = &resolved.config.limits;
         let (store, closed) = drop_notify(store);
-        let context = NodeContext {
-            tickets: Tickets::new(),
-            joint_changes: Arc::new(JointChanges::new(&descriptors, Instant::now().into())),
-            routes: Arc::new(RoutingTable::new(descriptors)),
-            mailboxes: Mailboxes::new(shards.len(), limits.mailbox_bytes_max),
-            queues: WorkQueues::new(),
-            store,
-            clock,
-        };
+        let context = node_context(limits, store, descriptors, shards.len(), clock);
         let failure = NodeFailure::new({
             let context = context.clone();
             move || context.halt()
@@ -395,6 +392,26 @@ impl Node {
     }
 }
 
+/// The handles that all parts of a node share.
+fn node_context(
+    limits: &LimitsConfig,
+    store: Arc<DropNotify<Store>>,
+    descriptors: Vec<Descriptor>,
+    shards: usize,
+    clock: Clock,
+) -> NodeContext {
+    NodeContext {
+        store,
+        tickets: Tickets::new(),
+        joint_changes: Arc::new(JointChanges::new(&descriptors, Instant::now().into())),
+        routes: Arc::new(RoutingTable::new(descriptors)),
+        mailboxes: Mailboxes::new(shards, limits.mailbox_bytes_max),
+        queues: WorkQueues::new(),
+        clock,
+        latencies: Arc::new(Latencies::new(limits.slow_request())),
+    }
+}
+
 /// Runs `act` on a thread that may block.
 async fn blocking<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(act).await.expect("opening a store does not panic")
@@ -439,12 +456,21 @@ fn services(
         snapshot_rate,
     );
     let peers = PeersServer::new(receiver).max_decoding_message_size(PEER_MESSAGE_BYTES_MAX);
-    let status = StatusServer {
+    let raw_kv =
+        RawKv::with_membership(router.clone(), Default::default(), Some(membership.clone()));
+    let stats = NodeStatsReader {
+        context: context.clone(),
+        router: router.clone(),
+        counters,
+        rpc_durations: Arc::clone(raw_kv.rpc_durations()),
+    };
+    let reader = StatusReader {
         membership: membership.clone(),
         mailboxes: context.mailboxes.clone(),
         router: router.clone(),
-        gauges: NodeStatsReader { context: context.clone(), router: router.clone(), counters },
+        stats,
         connections: connections.clone(),
+        data_dir: resolved.config.data_dir.clone(),
         started: Instant::now(),
     };
     let (health, health_server) = tonic_health::server::health_reporter();
@@ -460,8 +486,6 @@ fn services(
         repair: placement.repair_requests(),
         keyspaces: placement.keyspace_requests(),
     };
-    let raw_kv =
-        RawKv::with_membership(router.clone(), Default::default(), Some(membership.clone()));
     let routes = GrpcRoutes::new(raw_kv.into_server())
         .add_service(WordedRefusals(TimedCalls(placement.pd_server())))
         .add_service(placement.report_server())
@@ -469,13 +493,14 @@ fn services(
         .add_service(WordedRefusals(TimedCalls(placement.meta_storage_server())))
         .add_service(WordedRefusals(TimedCalls(placement.keyspace_server())))
         .add_service(peers)
-        .add_service(StatusGrpc::new(status))
+        .add_service(StatusGrpc::new(StatusServer { reader: reader.clone() }))
         .add_service(OperatorGrpc::new(operator))
         .add_service(health_server)
         .add_service(reflection().build_v1().expect(made))
         // Older clients, grpcurl among them, know no other.
         .add_service(reflection().build_v1alpha().expect(made))
         .prepare();
-    let plain = placement.http_routes().merge(status_http::routes(resolved, membership.settings()));
+    let tikv = tikv_http::routes(resolved, membership.settings());
+    let plain = placement.http_routes().merge(tikv).merge(status_http::routes(reader));
     (health, routes.into_axum_router().fallback(refuse).merge(plain).into())
 }

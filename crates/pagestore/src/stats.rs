@@ -4,7 +4,6 @@ flotilla_base::metrics! { "pages",
     /// Figures of one moment; the sizes are in bytes.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     #[non_exhaustive]
-    #[non_exhaustive]
     pub struct Stats {
         /// The last published transaction.
         pub txid: u64 => Gauge(None),
@@ -47,7 +46,6 @@ flotilla_base::metrics! { "pages",
     /// Memory that snapshots other than the last published state need.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     #[non_exhaustive]
-    #[non_exhaustive]
     pub struct SpillStats {
         /// Bytes of it that are in memory.
         ///
@@ -70,7 +68,6 @@ flotilla_base::metrics! { "pages",
     /// Space of the file that was given back to the file system, by truncation or as holes.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     #[non_exhaustive]
-    #[non_exhaustive]
     pub struct TrimPunchStats {
         /// Bytes that this process has cut off from the end of the file.
         pub trimmed_bytes: u64 => Counter(Bytes),
@@ -92,7 +89,6 @@ flotilla_base::metrics! { "pages",
 flotilla_base::metrics! { "pages",
     /// Memory and counts of reads.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
-    #[non_exhaustive]
     #[non_exhaustive]
     pub struct ReadStats {
         /// Bytes in memory that a checkpoint has written, and that snapshots may still borrow.

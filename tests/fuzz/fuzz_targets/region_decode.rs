@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(HardState::decode(state.encode()).as_ref(), Ok(&state));
     }
     if let Ok(command) = raw::decode(bytes.clone()) {
-        let again = raw::encode_at(command.time_ms, &command.ops);
+        let again = raw::encode_in(command.family, command.time_ms, &command.ops);
         assert_eq!(raw::decode(again).as_ref(), Ok(&command));
     }
     for kind in [EntryKind::Normal, EntryKind::ConfChangeV2] {

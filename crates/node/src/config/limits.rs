@@ -43,6 +43,9 @@ pub struct LimitsConfig {
     /// Milliseconds from the beginning of one look through the rows that expire to that of the
     /// next. Default 60 000, 1000 to 600 000.
     pub expiry_sweep_ms: u64,
+    /// Milliseconds from which on a request is logged as slow, with its stages, one line a second
+    /// at most. Default 1000, at most 3 600 000; 0: none is.
+    pub slow_request_ms: u64,
     /// Connections at once. Default 4096, at least 16.
     pub connections_max: usize,
     /// Streams of one connection at once. Default 1024, at least 16.
@@ -74,6 +77,7 @@ impl Default for LimitsConfig {
             backlog_bytes_max: 32 << 20,
             hand_over_ms: 5_000,
             expiry_sweep_ms: 60_000,
+            slow_request_ms: 1_000,
             connections_max: 4096,
             streams_per_connection_max: 1024,
         }
@@ -112,6 +116,7 @@ impl LimitsConfig {
         within("limits.backlog_bytes_max", self.backlog_bytes_max as u64, 1 << 20, 1 << 40)?;
         within("limits.hand_over_ms", self.hand_over_ms, 0, 60_000)?;
         within("limits.expiry_sweep_ms", self.expiry_sweep_ms, 1_000, 600_000)?;
+        within("limits.slow_request_ms", self.slow_request_ms, 0, 3_600_000)?;
         within("limits.connections_max", self.connections_max as u64, 16, 1 << 20)?;
         let streams = u64::from(self.streams_per_connection_max);
         within("limits.streams_per_connection_max", streams, 16, 1 << 20)
@@ -120,6 +125,14 @@ impl LimitsConfig {
     /// From one look through the rows that expire to the next.
     pub(crate) fn expiry_sweep(&self) -> Duration {
         Duration::from_millis(self.expiry_sweep_ms)
+    }
+
+    /// A request that takes so long is logged.
+    pub(crate) fn slow_request(&self) -> Duration {
+        match self.slow_request_ms {
+            0 => Duration::MAX,
+            ms => Duration::from_millis(ms),
+        }
     }
 
     /// The part that the router keeps to, in a cluster of this API version.

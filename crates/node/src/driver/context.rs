@@ -6,6 +6,7 @@ use flotilla_store::Store;
 
 use crate::clock::Clock;
 use crate::driver::joint_changes::JointChanges;
+use crate::driver::latencies::Latencies;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::split_wishes::SplitWishes;
@@ -27,6 +28,7 @@ pub(crate) struct NodeContext {
     pub(crate) mailboxes: Mailboxes,
     pub(crate) queues: WorkQueues,
     pub(crate) clock: Clock,
+    pub(crate) latencies: Arc<Latencies>,
 }
 
 /// The work queue of each worker.

@@ -7,13 +7,15 @@
 //! those split that ask for it by `split_wishes`; `reroute` is for requests that a split has
 //! overtaken; `transfer` has leaders hand over, `membership_change` has replicas changed,
 //! `joint_changes` knows the regions between two configurations. `threads` starts and ends the
-//! threads, `context` has the handles that they share. Sockets are not known here: messages to
+//! threads, `context` has the handles that they share; `latencies` has the histograms
+//! of requests, `slow_log` the lines about slow ones. Sockets are not known here: messages to
 //! other stores go to a [`shard_thread::MessageSink`].
 
 pub(crate) mod admission;
 pub(crate) mod context;
 pub(crate) mod id_pool;
 pub(crate) mod joint_changes;
+pub(crate) mod latencies;
 pub(crate) mod mailbox;
 mod membership_change;
 pub(crate) mod reroute;
@@ -21,6 +23,7 @@ pub mod router;
 pub(crate) mod routes;
 pub(crate) mod shard_message;
 pub(crate) mod shard_thread;
+mod slow_log;
 mod split;
 mod split_pace;
 pub(crate) mod split_wishes;

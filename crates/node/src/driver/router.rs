@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant as StdInstant};
 
 use bytes::Bytes;
 pub use flotilla_dispatch::Leadership;
@@ -31,6 +31,7 @@ use crate::driver::admission::{AdmissionError, LeaderWait, MemoryBudget};
 use crate::driver::context::NodeContext;
 use crate::driver::id_pool::IdPool;
 use crate::driver::joint_changes::JointChanges;
+use crate::driver::latencies::{Latencies, RequestKind, RequestTimes};
 pub use crate::driver::routes::RouteChange;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::ShardMessage;
@@ -333,6 +334,11 @@ impl Router {
         &self.shared.wall_clock
     }
 
+    /// The latency histograms of this node.
+    pub(crate) fn latencies(&self) -> &Latencies {
+        &self.shared.context.latencies
+    }
+
     /// The pace of splits.
     pub(super) fn splits(&self) -> &SplitPace {
         &self.shared.splits
@@ -430,7 +436,7 @@ impl Router {
     ) -> Result<TicketAnswer, RequestError> {
         // One deadline for admission, all retries and the answer: together they must not outlast
         // it.
-        let deadline = self.deadline();
+        let (began, deadline) = (StdInstant::now(), self.deadline());
         let weight = bytes.saturating_add(REQUEST_OVERHEAD_BYTES);
         // Held until the answer is here: a request that waits in a shard still occupies memory.
         let admitted = self.shared.budget.admit(weight, deadline).await;
@@ -438,7 +444,7 @@ impl Router {
         let mut wait = LeaderWaitState::default();
         loop {
             let mut waiting = self.send(region, weight, &event, deadline).await?;
-            let answer = match timeout_at(deadline, &mut waiting.answer).await {
+            let (answer, times) = match timeout_at(deadline, &mut waiting.answer).await {
                 Ok(Ok(answer)) => answer,
                 // The node closed the table, perhaps while the command was on its way to the log.
                 Ok(Err(_)) if late == RequestError::Undecided => return Err(late),
@@ -450,8 +456,27 @@ impl Router {
             let leaderless =
                 matches!(answer, TicketAnswer::Rejected(Reject::NotLeader { leader: None }));
             if !leaderless || !self.await_leader(region, &mut wait).await {
+                self.note_times(region, &answer, began, &times);
                 return Ok(answer);
             }
+        }
+    }
+
+    /// Counts how long a request took that was carried out, and logs it if it was slow.
+    fn note_times(
+        &self,
+        region: RegionId,
+        answer: &TicketAnswer,
+        began: StdInstant,
+        times: &RequestTimes,
+    ) {
+        let kind = match answer {
+            TicketAnswer::Applied(_) => RequestKind::Write,
+            TicketAnswer::Granted(_) => RequestKind::Read,
+            TicketAnswer::Transferred(_) | TicketAnswer::Rejected(_) => return,
+        };
+        if let Some(line) = self.latencies().note_request(kind, began, times) {
+            tracing::warn!(%region, "{line}");
         }
     }
 

@@ -21,6 +21,7 @@ use flotilla_region::{
 
 use crate::clock::Clock;
 use crate::driver::joint_changes::{JointChanges, LeftJoint};
+use crate::driver::latencies::Milestone;
 use crate::driver::membership_change::log_change;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
@@ -88,9 +89,10 @@ impl<O: MessageSink> ShardThread<O> {
             if !self.mailboxes.at(self.place).take(&mut messages, open, deadline) {
                 return;
             }
+            let taken = Instant::now();
             for message in messages.drain(..) {
                 match message {
-                    ShardMessage::Event(event) if self.sinks.is_given_up(&event) => {}
+                    ShardMessage::Event(event) if self.sinks.is_given_up(&event, taken) => {}
                     ShardMessage::Event(event) => events.push_back(event),
                     ShardMessage::Inspect(look) => look(&self.shard),
                 }
@@ -119,11 +121,12 @@ impl<O: MessageSink> EffectSinks<O> {
         OpenLanes::beside(behind, self.backlog_bytes_max)
     }
 
-    /// Whether the caller of a request has gone, its time is over, perhaps: then it is not begun.
-    fn is_given_up(&self, event: &Event) -> bool {
+    /// Whether the caller of a request that is taken now has gone, its time is over, perhaps: then
+    /// it is not begun.
+    fn is_given_up(&self, event: &Event, now: Instant) -> bool {
         match event {
             Event::Propose { ticket, .. } | Event::Read { ticket, .. } => {
-                !self.tickets.is_waiting(*ticket)
+                !self.tickets.pass(*ticket, Milestone::Taken, now)
             }
             _ => false,
         }
@@ -137,6 +140,7 @@ impl<O: MessageSink> EffectSinks<O> {
         events: &mut VecDeque<Event>,
         mailboxes: &Mailboxes,
     ) {
+        let now = Instant::now();
         events.extend(
             effects.messages.drain(..).filter_map(|envelope| self.transport.send(envelope)),
         );
@@ -155,7 +159,7 @@ impl<O: MessageSink> EffectSinks<O> {
             }));
         }
         self.hand_on_ranges(effects, mailboxes);
-        self.hand_on_applies(effects);
+        self.hand_on_applies(effects, now);
         if !(effects.fetches.is_empty() && effects.unknown.is_empty()) {
             let fetches = effects.fetches.drain(..).map(LookupTask::Fetch);
             let lookups = fetches.chain(effects.unknown.drain(..).map(LookupTask::Admit));
@@ -181,13 +185,13 @@ impl<O: MessageSink> EffectSinks<O> {
             tracing::warn!("{wild}");
         }
         for grant in effects.answers.reads.drain(..) {
-            self.tickets.answer(grant.ticket, TicketAnswer::Granted(grant.index));
+            self.tickets.answer(grant.ticket, TicketAnswer::Granted(grant.index), now);
         }
         for done in effects.answers.transferred.drain(..) {
-            self.tickets.answer(done.ticket, TicketAnswer::Transferred(done.leader));
+            self.tickets.answer(done.ticket, TicketAnswer::Transferred(done.leader), now);
         }
         for (ticket, reject) in effects.answers.rejected.drain(..) {
-            self.tickets.answer(ticket, TicketAnswer::Rejected(reject));
+            self.tickets.answer(ticket, TicketAnswer::Rejected(reject), now);
         }
         effects.answers.undecided.drain(..).for_each(|ticket| self.tickets.leave_open(ticket));
         assert!(effects.is_empty(), "an effect was not handed over");
@@ -195,9 +199,14 @@ impl<O: MessageSink> EffectSinks<O> {
 
     /// Entries, snapshots and stages that are given up go to one queue: a snapshot is installed
     /// behind all entries that were handed out before it.
-    fn hand_on_applies(&self, effects: &mut Effects) {
+    fn hand_on_applies(&self, effects: &mut Effects, now: Instant) {
         if effects.apply.is_empty() && effects.installs.is_empty() && effects.discards.is_empty() {
             return;
+        }
+        let committed = effects.apply.iter().flat_map(|task| &task.entries);
+        for ticket in committed.flat_map(|committed| &committed.tickets) {
+            // A caller that has gone leaves its entry in the log.
+            self.tickets.pass(*ticket, Milestone::Committed, now);
         }
         let entries = effects.apply.drain(..).map(ApplyWork::Entries);
         let installs = effects.installs.drain(..).map(|task| ApplyWork::Install(Box::new(task)));

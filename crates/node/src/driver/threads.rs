@@ -51,7 +51,7 @@ impl NodeThreads {
             log_maintenance: None,
         };
         threads.start_workers(failure)?;
-        let NodeContext { store, tickets, routes, joint_changes, mailboxes, queues, clock } =
+        let NodeContext { store, tickets, routes, joint_changes, mailboxes, queues, clock, .. } =
             threads.context.clone();
         let store = store.identity().store;
         let sinks = Arc::new(EffectSinks {
@@ -77,12 +77,14 @@ impl NodeThreads {
     }
 
     fn start_workers(&mut self, failure: &NodeFailure) -> io::Result<()> {
-        let NodeContext { store, tickets, routes, mailboxes, queues, .. } = self.context.clone();
+        let NodeContext { store, tickets, routes, mailboxes, queues, latencies, .. } =
+            self.context.clone();
         self.log_maintenance = Some(store.maintain_log_in_background().map_err(io::Error::other)?);
         let log_writer = LogWriterThread {
             store: Arc::clone(&store),
             queue: queues.log,
             mailboxes: mailboxes.clone(),
+            latencies: Arc::clone(&latencies),
             failure: failure.clone(),
         };
         let applier = Applier {
@@ -92,6 +94,7 @@ impl NodeThreads {
             tickets,
             routes,
             signal: Arc::clone(&queues.checkpoint_signal),
+            latencies: Arc::clone(&latencies),
             failure: failure.clone(),
         };
         let log_reader = LogReader {
@@ -104,6 +107,7 @@ impl NodeThreads {
             store,
             signal: queues.checkpoint_signal,
             mailboxes,
+            latencies,
             failure: failure.clone(),
         };
         self.workers.push(failure.guard("log-writer", || log_writer.run())?);

@@ -10,11 +10,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use flotilla_region::{Index, Peer, Reject, Ticket};
 use flotilla_store::ApplyOutcome;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+
+use super::latencies::{Milestone, RequestTimes};
 
 /// The answer to a request.
 #[derive(Debug)]
@@ -29,6 +32,9 @@ pub(crate) enum TicketAnswer {
     Rejected(Reject),
 }
 
+/// The answer to a request, and when it passed its milestones.
+pub(crate) type TimedAnswer = (TicketAnswer, RequestTimes);
+
 /// Stripes of the table, so that the regions' threads, the applier and callers seldom contend for
 /// one lock.
 const STRIPES: usize = 16;
@@ -42,8 +48,13 @@ pub(crate) struct Tickets {
 
 #[derive(Default)]
 struct TicketStripe {
-    waiting: HashMap<Ticket, oneshot::Sender<TicketAnswer>>,
+    waiting: HashMap<Ticket, WaitingCaller>,
     closed: bool,
+}
+
+struct WaitingCaller {
+    answer: oneshot::Sender<TimedAnswer>,
+    times: RequestTimes,
 }
 
 /// One pending request: await `answer`. Dropping it gives the ticket up.
@@ -51,7 +62,7 @@ pub(crate) struct PendingRequest {
     /// The ticket to send along with the request.
     pub(crate) ticket: Ticket,
     /// The answer; an error if the node stops first.
-    pub(crate) answer: oneshot::Receiver<TicketAnswer>,
+    pub(crate) answer: oneshot::Receiver<TimedAnswer>,
     table: Arc<Tickets>,
 }
 
@@ -70,18 +81,27 @@ impl Tickets {
         if stripe.closed {
             return None;
         }
-        let before = stripe.waiting.insert(ticket, sender);
+        let times = RequestTimes::sent(Instant::now());
+        let before = stripe.waiting.insert(ticket, WaitingCaller { answer: sender, times });
         assert!(before.is_none(), "ticket {} was given twice", ticket.0);
         Some(PendingRequest { ticket, answer, table: Arc::clone(self) })
     }
 
-    /// Answers the request of `ticket`, if it still waits.
-    pub(crate) fn answer(&self, ticket: Ticket, answer: TicketAnswer) {
+    /// The request of `ticket` passes a milestone now. False if nothing waits for its answer.
+    pub(crate) fn pass(&self, ticket: Ticket, milestone: Milestone, now: Instant) -> bool {
         let mut stripe = self.stripe(ticket).lock();
-        if let Some(sender) = stripe.waiting.remove(&ticket) {
+        let waiting = stripe.waiting.get_mut(&ticket);
+        waiting.map(|waiting| waiting.times.pass(milestone, now)).is_some()
+    }
+
+    /// Answers the request of `ticket` now, if it still waits.
+    pub(crate) fn answer(&self, ticket: Ticket, answer: TicketAnswer, now: Instant) {
+        let mut stripe = self.stripe(ticket).lock();
+        if let Some(mut waiting) = stripe.waiting.remove(&ticket) {
+            waiting.times.pass(Milestone::Answered, now);
             // Sent under the lock, so that no request is answered once `close` has returned. An
             // error means that the caller has given up.
-            let _ = sender.send(answer);
+            let _ = waiting.answer.send((answer, waiting.times));
         }
     }
 
@@ -98,11 +118,6 @@ impl Tickets {
             stripe.closed = true;
             stripe.waiting.clear();
         }
-    }
-
-    /// Whether the request of `ticket` still waits for its answer.
-    pub(crate) fn is_waiting(&self, ticket: Ticket) -> bool {
-        self.stripe(ticket).lock().waiting.contains_key(&ticket)
     }
 
     /// How many tickets were opened so far.
@@ -135,8 +150,8 @@ mod tests {
         let tickets = Tickets::new();
         let mut first = tickets.open().unwrap();
         let mut second = tickets.open().unwrap();
-        tickets.answer(second.ticket, TicketAnswer::Granted(Index(1)));
-        assert!(matches!((&mut second.answer).await, Ok(TicketAnswer::Granted(Index(1)))));
+        tickets.answer(second.ticket, TicketAnswer::Granted(Index(1)), Instant::now());
+        assert!(matches!((&mut second.answer).await, Ok((TicketAnswer::Granted(Index(1)), _))));
         assert!(first.answer.try_recv().is_err());
         assert_eq!(tickets.count(), 1);
     }
@@ -146,10 +161,11 @@ mod tests {
         let tickets = Tickets::new();
         let waiting = tickets.open().unwrap();
         let ticket = waiting.ticket;
-        assert!(tickets.is_waiting(ticket));
+        let is_waiting = || tickets.pass(ticket, Milestone::Taken, Instant::now());
+        assert!(is_waiting());
         drop(waiting);
-        assert_eq!((tickets.count(), tickets.is_waiting(ticket)), (0, false));
-        tickets.answer(ticket, TicketAnswer::Granted(Index(1)));
+        assert_eq!((tickets.count(), is_waiting()), (0, false));
+        tickets.answer(ticket, TicketAnswer::Granted(Index(1)), Instant::now());
     }
 
     #[tokio::test]
@@ -168,7 +184,7 @@ mod tests {
         let tickets = Tickets::new();
         let mut waiting = tickets.open().unwrap();
         tickets.close();
-        tickets.answer(waiting.ticket, TicketAnswer::Granted(Index(1)));
+        tickets.answer(waiting.ticket, TicketAnswer::Granted(Index(1)), Instant::now());
         assert!((&mut waiting.answer).await.is_err());
         assert!(tickets.open().is_none());
     }

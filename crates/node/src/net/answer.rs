@@ -35,9 +35,21 @@ pub(crate) fn elsewhere(url: &str) -> Answer {
     }
 }
 
+/// The request makes no sense; why.
+pub(crate) fn bad_request(why: &str) -> Answer {
+    with_status(StatusCode::BAD_REQUEST, &json!({ "error": why }))
+}
+
 /// A text.
 pub(crate) fn text(text: String) -> Answer {
     Response::new(text)
+}
+
+/// A text of a type that has a name.
+pub(crate) fn text_as(content_type: &'static str, text: String) -> Answer {
+    let mut answer = Response::new(text);
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
 }
 
 fn with_status(status: StatusCode, value: &Value) -> Answer {

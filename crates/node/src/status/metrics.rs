@@ -1,28 +1,14 @@
 //! The counters of a node in one snapshot, read from the parts that keep them.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use flotilla_base::metric::{Metric, MetricKind, MetricUnit};
+use flotilla_base::metric::{HistogramMetric, Metric, MetricKind, MetricUnit};
 use flotilla_proto::peers;
 
 use crate::driver::context::NodeContext;
 use crate::driver::router::{Router, RouterStats};
+use crate::service::rawkv::RpcDurations;
 use crate::transport::{TransportCounters, TransportCounts};
-
-/// Returns the lines that the process's logger had to drop.
-static LOG_LINES_LOST: OnceLock<fn() -> u64> = OnceLock::new();
-
-/// Lets the nodes of this process report the lines that its logger had to drop: `count` returns how
-/// many since the process began. Counts once; a process has one logger.
-pub fn report_log_lines_lost(count: fn() -> u64) {
-    // Set before: the first logger stays, as `tracing` keeps the first subscriber.
-    let _ = LOG_LINES_LOST.set(count);
-}
-
-/// Lines that the process's logger had to drop. 0 without a logger that counts.
-pub(crate) fn log_lines_lost() -> u64 {
-    LOG_LINES_LOST.get().map_or(0, |count| count())
-}
 
 /// Handles on all parts that keep counters.
 #[derive(Clone)]
@@ -30,6 +16,7 @@ pub(crate) struct NodeStatsReader {
     pub(crate) context: NodeContext,
     pub(crate) router: Router,
     pub(crate) counters: Arc<TransportCounters>,
+    pub(crate) rpc_durations: Arc<RpcDurations>,
 }
 
 impl NodeStatsReader {
@@ -42,6 +29,12 @@ impl NodeStatsReader {
             log_backlog_bytes: self.context.queues.log.bytes() as u64,
             apply_backlog_bytes: self.context.queues.applies.bytes() as u64,
         }
+    }
+
+    /// Calls `visit` once for each latency histogram.
+    pub(crate) fn visit_histograms(&self, visit: &mut dyn FnMut(HistogramMetric<'_>)) {
+        self.context.latencies.visit(visit);
+        self.rpc_durations.visit(visit);
     }
 }
 
@@ -59,6 +52,27 @@ flotilla_base::metrics! { "queues",
         pub log_backlog_bytes: u64 => Gauge(Bytes),
         /// Bytes that wait to be applied.
         pub apply_backlog_bytes: u64 => Gauge(Bytes),
+    }
+}
+
+flotilla_base::metrics! { "node",
+    /// What a store is and has around it, at one moment.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct StoreFacts {
+        /// Time since the store began to serve.
+        pub uptime_milliseconds: u64 => Gauge(Milliseconds),
+        /// Replicas that are here.
+        pub replicas: u64 => Gauge(None),
+        /// Regions that are led here.
+        pub leaders: u64 => Gauge(None),
+        /// Replicas that are here and know no leader.
+        pub replicas_without_leader: u64 => Gauge(None),
+        /// Stores of the cluster that are connected, this one included.
+        pub stores_connected: u64 => Gauge(None),
+        /// Stores of the cluster that this one knows, itself included.
+        pub stores_known: u64 => Gauge(None),
+        /// Lines of the process's log that standard error did not take.
+        pub log_lines_lost: u64 => Counter(None),
     }
 }
 
@@ -122,6 +136,7 @@ mod tests {
             assert!(help.len() > 10 && help.ends_with('.') && is_plain, "{metric:?}");
         };
         NodeStats::default().visit(&mut check);
+        StoreFacts::default().visit(&mut check);
         flotilla_region::Stats::default().visit(&mut check);
         assert!(seen.len() > 70, "{} metrics", seen.len());
     }

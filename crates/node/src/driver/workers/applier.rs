@@ -9,6 +9,7 @@ use flotilla_store::{Ended, Error, Installed, Store};
 
 use super::checkpointer::CheckpointSignal;
 use super::work_queue::WorkQueue;
+use crate::driver::latencies::{Latencies, Milestone};
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::tickets::{TicketAnswer, Tickets};
@@ -47,6 +48,7 @@ pub(crate) struct Applier {
     pub(crate) tickets: Arc<Tickets>,
     pub(crate) routes: Arc<RoutingTable>,
     pub(crate) signal: Arc<CheckpointSignal>,
+    pub(crate) latencies: Arc<Latencies>,
     pub(crate) failure: NodeFailure,
 }
 
@@ -102,10 +104,14 @@ impl Applier {
         if tasks.is_empty() {
             return Ok(());
         }
+        let began = Instant::now();
         let applied = self.store.apply(tasks)?;
+        let now = Instant::now();
+        self.latencies.apply.observe(now - began);
         tasks.clear();
         for (ticket, outcome) in applied.outcomes {
-            self.tickets.answer(ticket, TicketAnswer::Applied(outcome));
+            self.tickets.pass(ticket, Milestone::Applying, began);
+            self.tickets.answer(ticket, TicketAnswer::Applied(outcome), now);
         }
         done.extend(applied.replicas.into_iter().map(|replica| Event::Applied {
             region: replica.region,

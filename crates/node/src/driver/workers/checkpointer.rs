@@ -11,6 +11,7 @@ use flotilla_store::{
 };
 use parking_lot::{Condvar, Mutex};
 
+use crate::driver::latencies::Latencies;
 use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
@@ -158,6 +159,7 @@ pub(crate) struct Checkpointer {
     pub(crate) store: Arc<DropNotify<Store>>,
     pub(crate) signal: Arc<CheckpointSignal>,
     pub(crate) mailboxes: Mailboxes,
+    pub(crate) latencies: Arc<Latencies>,
     pub(crate) failure: NodeFailure,
 }
 
@@ -185,12 +187,12 @@ impl Checkpointer {
         let (dirty_bytes, began) = (self.store.dirty_bytes(), Instant::now());
         if self.signal.take_demand() {
             let durable = self.store.checkpoint()?;
-            self.signal.checkpointed(dirty_bytes, began.elapsed());
+            self.note_checkpoint(dirty_bytes, began.elapsed());
             return self.complete(durable);
         }
         match self.store.maintain(self.signal.start.elapsed())? {
             StoreMaintenance::Checkpointed(durable) => {
-                self.signal.checkpointed(dirty_bytes, began.elapsed());
+                self.note_checkpoint(dirty_bytes, began.elapsed());
                 self.complete(durable)?;
             }
             // Nothing waits for this action: the rest leaves the disk to writers.
@@ -207,6 +209,12 @@ impl Checkpointer {
             StoreMaintenance::Rest { until } => self.signal.wait(until),
         }
         Ok(())
+    }
+
+    /// A checkpoint was made, which has written `bytes` in `took`.
+    fn note_checkpoint(&self, bytes: u64, took: Duration) {
+        self.signal.checkpointed(bytes, took);
+        self.latencies.checkpoint.observe(took);
     }
 
     /// Notifies the shards of a checkpoint, and purges what earlier ones have made superfluous: the

@@ -14,6 +14,7 @@ use flotilla_store::Store;
 
 use super::commit_delay::CommitDelay;
 use super::work_queue::WorkQueue;
+use crate::driver::latencies::Latencies;
 use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
@@ -53,6 +54,7 @@ pub(crate) struct LogWriterThread {
     pub(crate) store: Arc<DropNotify<Store>>,
     pub(crate) queue: Arc<WorkQueue<LogTask>>,
     pub(crate) mailboxes: Mailboxes,
+    pub(crate) latencies: Arc<Latencies>,
     pub(crate) failure: NodeFailure,
 }
 
@@ -90,11 +92,13 @@ impl LogWriterThread {
                 }
                 // The engine starts no threads: this one waits for the disk, for all regions
                 // (decision 3, `docs/decisions/0003-who-flushes.md`).
+                let write_began = Instant::now();
                 let commit = self.store.write_log(&writes, &births, &compactions, &removals);
                 if let Err(error) = commit.wait() {
                     self.failure.report(&format!("the log cannot be written: {error}"));
                     return;
                 }
+                self.latencies.log_write.observe(write_began.elapsed());
                 // The bytes first: a shard that the completion wakes reads them.
                 self.queue.finish(bytes);
                 self.report(&writes);
@@ -181,6 +185,7 @@ mod tests {
             store: crate::drop_notify::drop_notify(store).0,
             queue: Arc::clone(&queue),
             mailboxes: mailboxes.clone(),
+            latencies: Arc::default(),
             failure: NodeFailure::new(|| ()),
         };
         let writes = [

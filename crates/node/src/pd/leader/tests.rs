@@ -77,6 +77,7 @@ impl World {
             joint_changes: Arc::new(JointChanges::new(&regions, Instant::now())),
             mailboxes: Mailboxes::new(1, 1 << 20),
             queues: WorkQueues::new(),
+            latencies: Arc::default(),
             clock: Clock::start(),
         };
         let failure = NodeFailure::new(|| ());
@@ -120,7 +121,7 @@ impl World {
                 Some(command) => TicketAnswer::Applied(self.swap(command)),
                 None => TicketAnswer::Granted(Index(0)),
             };
-            self.context.tickets.answer(ticket, answer);
+            self.context.tickets.answer(ticket, answer, std::time::Instant::now());
         }
     }
 

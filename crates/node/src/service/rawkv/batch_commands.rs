@@ -25,6 +25,7 @@ use super::chunked_body::{BatchReply, ChunkedBody};
 use super::errors::{RequestFailure, RpcResponse};
 use super::refused;
 use super::row_encoder::RowEncoder;
+use super::rpc_durations::timed;
 use super::service::RawKv;
 use crate::net::call_deadline::CallDeadline;
 
@@ -152,7 +153,9 @@ async fn respond(
     mut share: BudgetShare,
 ) -> Result<(BatchReply, BudgetShare), Status> {
     let again = is_read(&request).then(|| request.clone());
-    let mut response = carry_out(service, request).await?;
+    let durations = Arc::clone(service.rpc_durations());
+    let histogram = request.cmd.as_ref().and_then(|command| durations.of_command(command));
+    let mut response = timed(histogram, carry_out(service, request)).await?;
     loop {
         let bytes = response.encoded_len();
         share = match budget.exchange_now(share, bytes) {

@@ -187,10 +187,7 @@ impl RangeDestroyer {
             context: Some(context),
             start_key: bounds.start,
             end_key: bounds.end,
-            cf: match family {
-                ColumnFamily::Default => String::new(),
-                family => family.name().to_owned(),
-            },
+            cf: family.request_name(),
         };
         match router.leader(region.id) {
             Some((_, leader)) if leader.store != router.identity().store => {

@@ -30,6 +30,7 @@ use super::batch_commands::{self, OutgoingMessage};
 use super::chunked_body::ChunkedBody;
 use super::errors::{RequestFailure, RpcResponse};
 use super::row_encoder::RowEncoder;
+use super::rpc_durations::timed;
 use super::service::RawKv;
 use crate::net::call_deadline::CallDeadline;
 use crate::net::refusal::refusal;
@@ -112,7 +113,9 @@ where
                         deadline.check()?;
                         $encode(&server.service, server.service.$handler(request).await)
                     });
-                    let message = answer.await.map(OutgoingMessage::alone);
+                    let durations = server.service.rpc_durations();
+                    let message = timed(Some(&durations.$handler), answer).await;
+                    let message = message.map(OutgoingMessage::alone);
                     Ok(respond(message.map(|message| once(Ok(message)))))
                 })
             };

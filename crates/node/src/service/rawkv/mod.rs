@@ -6,7 +6,7 @@
 //! `splits` and `locks` do that for each kind of request; `refused` has the answers to those that
 //! are not served; `read_scheduler` keeps long reads from holding up short ones; `grpc` is the
 //! service over them, `batch_commands` its stream that carries many requests, `service` what they
-//! share. Answers are encoded early: `row_encoder` encodes the rows of a scan, `chunked_body` the
+//! share, `rpc_durations` how long each call takes. Answers are encoded early: `row_encoder` encodes the rows of a scan, `chunked_body` the
 //! message around them, and `block_in_place` keeps that from holding up other tasks.
 
 mod batch_commands;
@@ -23,6 +23,7 @@ mod reads;
 mod refused;
 mod request_context;
 mod row_encoder;
+mod rpc_durations;
 mod service;
 mod splits;
 mod validate;
@@ -30,4 +31,5 @@ mod writes;
 
 pub use grpc::RawKvServer;
 pub use read_scheduler::ReadSchedulerConfig;
+pub(crate) use rpc_durations::RpcDurations;
 pub use service::{RawKv, RawKvLimits};

@@ -126,24 +126,37 @@ impl RawKv {
         key: Bytes,
         read: impl FnOnce(&RegionSnapshot, &[u8]) -> Result<Option<T>, ReadError>,
     ) -> Result<Option<T>, RequestFailure> {
-        let id = checked.region();
+        let (id, deadline) = (checked.region(), checked.deadline());
         let view = self.snapshot(checked.touching([&key])).await?;
+        let began = Instant::now();
         let found = read(&view, &key).map_err(|error| self.read_failed(id, error))?;
+        self.router().latencies().row_read.observe(began.elapsed());
         if let Some(time_ms) = view.unlogged_ms() {
-            self.log_time(view.descriptor(), time_ms).await?;
+            self.log_time(view.descriptor(), time_ms, deadline).await?;
         }
         Ok(found)
     }
 
     /// Has the region's log name the time by which rows were left out of an answer, so that no
     /// later leader, by a clock that is behind, shows them again.
-    async fn log_time(&self, of: &Descriptor, time_ms: u64) -> Result<(), RequestFailure> {
+    async fn log_time(
+        &self,
+        of: &Descriptor,
+        time_ms: u64,
+        deadline: Option<Instant>,
+    ) -> Result<(), RequestFailure> {
         // A time that cannot be right would end rows for good.
         self.command_ms()?;
         let command = raw::encode_at(time_ms, &[RawOp::RaiseWatermark]);
         let guard = RequestPrecondition { version: Some(of.epoch.version), ..Default::default() };
         let proposal = self.router().propose(of.id, guard, command);
-        match proposal.await.map_err(|error| RequestFailure::from_router(of.id, error))? {
+        let named = match deadline {
+            Some(deadline) => {
+                timeout_at(deadline, proposal).await.map_err(|_| RequestFailure::late())?
+            }
+            None => proposal.await,
+        };
+        match named.map_err(|error| RequestFailure::from_router(of.id, error))? {
             ApplyOutcome::Rejected(reject) => Err(RequestFailure::from_apply(of, reject)),
             _ => Ok(()),
         }
@@ -184,10 +197,10 @@ impl RawKv {
         checked: RequestContext,
         reading: T,
     ) -> Result<T::Output, RequestFailure> {
-        let id = checked.region();
-        let deadline = checked.time_limit.map(|time_limit| Instant::now() + time_limit);
+        let (id, deadline) = (checked.region(), checked.deadline());
         let view = self.snapshot(checked).await?;
         let descriptor = view.descriptor().clone();
+        let began = Instant::now();
         let read = self.read_scheduler().read(SnapshotRead { view, reading });
         // A read that still waits for its turn by then is not begun.
         let read = match deadline {
@@ -200,8 +213,9 @@ impl RawKv {
             return Err(RequestFailure::from_router(id, RequestError::Stopping));
         };
         let (output, unlogged_ms) = answer.map_err(|error| self.read_failed(id, error))?;
+        self.router().latencies().row_read.observe(began.elapsed());
         if let Some(time_ms) = unlogged_ms {
-            self.log_time(&descriptor, time_ms).await?;
+            self.log_time(&descriptor, time_ms, deadline).await?;
         }
         Ok(output)
     }

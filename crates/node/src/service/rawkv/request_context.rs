@@ -12,6 +12,7 @@ use flotilla_identity::MemberId;
 use flotilla_kv::ColumnFamily;
 use flotilla_proto::kvrpcpb::Context;
 use flotilla_region::{Descriptor, KeySpan, PeerId, RegionId, RequestPrecondition, Space, Term};
+use tokio::time::Instant;
 use tonic::Status;
 
 use super::errors::RequestFailure;
@@ -73,6 +74,11 @@ impl RequestContext {
     /// The same for keys of a column family.
     pub(crate) fn in_family(self, family: ColumnFamily) -> Self {
         Self { family, ..self }
+    }
+
+    /// When the client no longer waits, if it said how long it does and the request has just come.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.time_limit.map(|time_limit| Instant::now() + time_limit)
     }
 
     /// The id of the region.

@@ -13,6 +13,7 @@ use tonic::Status;
 use super::errors::{RequestFailure, RpcResponse, answer};
 use super::read_scheduler::{ReadScheduler, ReadSchedulerConfig};
 use super::request_context::RequestContext;
+use super::rpc_durations::RpcDurations;
 use super::validate::RequestRules;
 use crate::border_codec::{BorderCodec, request_version};
 use crate::driver::router::Router;
@@ -63,6 +64,7 @@ struct RawKvShared {
     api: ApiVersion,
     limits: RawKvLimits,
     read_scheduler: ReadScheduler,
+    rpc_durations: Arc<RpcDurations>,
 }
 
 impl RawKv {
@@ -80,7 +82,8 @@ impl RawKv {
     ) -> Self {
         let read_scheduler = ReadScheduler::new(limits.reads);
         let api = membership.as_ref().map_or(ApiVersion::V1Ttl, |it| it.settings().api);
-        let shared = RawKvShared { router, membership, api, limits, read_scheduler };
+        let rpc_durations = Arc::default();
+        let shared = RawKvShared { router, membership, api, limits, read_scheduler, rpc_durations };
         Self { shared: Arc::new(shared) }
     }
 
@@ -168,6 +171,11 @@ impl RawKv {
     ) -> Result<RequestContext, RequestFailure> {
         let router = self.router();
         RequestContext::check(context, &router.identity(), |id| router.descriptor(id))
+    }
+
+    /// How long calls take.
+    pub(crate) fn rpc_durations(&self) -> &Arc<RpcDurations> {
+        &self.shared.rpc_durations
     }
 
     /// The scheduler of scans and batches of gets.
