@@ -1,7 +1,7 @@
 //! `ops/`: alert rules and a dashboard, made of tables, and held against a running cluster.
 //!
-//! `FLOTILLA_WRITE_OPS=1 cargo test -p tests --test ops` writes the files. What needs Prometheus' own
-//! programs (Debian's package `prometheus`) says that it is skipped where they are missing.
+//! `FLOTILLA_WRITE_OPS=1 cargo test -p tests --test ops` writes the files. Tests that need
+//! Prometheus' own programs (Debian's package `prometheus`) say that they are skipped without them.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 

@@ -14,6 +14,9 @@ use tokio::time::Instant;
 
 use super::load_record::{LoadRecord, LoadSample};
 
+/// A load that is no further behind its rate has caught up.
+const BEHIND_MAX: Duration = Duration::from_millis(10);
+
 /// The keys of a load: any of them, chosen by chance.
 pub(crate) type KeyChoice = Arc<dyn Fn(&mut fastrand::Rng) -> Bytes + Send + Sync>;
 
@@ -63,6 +66,19 @@ impl OpenLoad {
     /// The time since it began.
     pub(crate) fn now(&self) -> Duration {
         self.shared.began.elapsed()
+    }
+
+    /// Waits until it has caught up with its rate: requests that fell due while the cluster was
+    /// behind are sent, and later ones count from a time of their own.
+    pub(crate) async fn catch_up(&self) {
+        let Some(rate) = self.shared.plan.rate else { return };
+        loop {
+            let sent = self.shared.given.load(Ordering::Relaxed) as f64 / rate;
+            if self.now().as_secs_f64() - sent < BEHIND_MAX.as_secs_f64() {
+                return;
+            }
+            tokio::time::sleep(BEHIND_MAX).await;
+        }
     }
 
     /// Ends it when the requests under way are answered.

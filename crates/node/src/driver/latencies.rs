@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use flotilla_base::histogram::LatencyHistogram;
 use flotilla_base::metric::HistogramMetric;
 
-use super::slow_log::SlowLog;
+use super::slow_log::{SlowLog, StageDuration};
 
 /// A point that a request passes on its way, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,9 +77,6 @@ const READ_STAGES: [(&str, Option<Milestone>); 4] = [
     ("grant", Some(Milestone::Answered)),
     ("wake", None),
 ];
-
-/// A stage's name and how long it took.
-pub(super) type StageDuration = (&'static str, Duration);
 
 /// The histograms of a node.
 #[derive(Debug, Default)]

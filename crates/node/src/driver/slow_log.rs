@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::latencies::StageDuration;
-
 /// Least time between two lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A stage's name and how long it took.
+pub(super) type StageDuration = (&'static str, Duration);
 
 /// Decides which requests are slow, and which of them get a line.
 #[derive(Debug)]

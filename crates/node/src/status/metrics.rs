@@ -56,7 +56,7 @@ flotilla_base::metrics! { "queues",
 }
 
 flotilla_base::metrics! { "node",
-    /// What a store is and has around it, at one moment.
+    /// A store and its surroundings at one moment.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct StoreFacts {
         /// Time since the store began to serve.

@@ -1,5 +1,5 @@
-//! The process in numbers, by the names that Prometheus' own libraries give them. What the kernel
-//! does not tell is left out.
+//! The process in numbers, by the names that Prometheus' own libraries give them. A number that the
+//! kernel does not tell is left out.
 
 use std::fs;
 
@@ -7,46 +7,51 @@ use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeValLike as _;
 use prometheus::proto::MetricType;
 
-use super::prometheus::Exposition;
-
-/// The numbers at one moment.
-pub(super) struct ProcessStats {
-    cpu_seconds: Option<f64>,
-    resident_bytes: Option<f64>,
-    open_fds: Option<f64>,
-    max_fds: Option<f64>,
+/// One number.
+pub(super) struct ProcessMetric {
+    pub(super) kind: MetricType,
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) value: f64,
 }
 
-impl ProcessStats {
-    /// Asks the kernel.
-    pub(super) fn read() -> Self {
-        let cpu_seconds = getrusage(UsageWho::RUSAGE_SELF).ok().map(|usage| {
-            let cpu = usage.user_time() + usage.system_time();
-            cpu.num_microseconds() as f64 / 1e6
-        });
-        Self {
-            cpu_seconds,
-            resident_bytes: resident_bytes().map(|bytes| bytes as f64),
+/// The numbers now.
+pub(super) fn read() -> impl Iterator<Item = ProcessMetric> {
+    let numbers = [
+        (
+            MetricType::COUNTER,
+            "process_cpu_seconds_total",
+            "CPU time of the process in user and system mode.",
+            cpu_seconds(),
+        ),
+        (
+            MetricType::GAUGE,
+            "process_resident_memory_bytes",
+            "Memory of the process that is in RAM, mapped files included.",
+            resident_bytes().map(|bytes| bytes as f64),
+        ),
+        (
+            MetricType::GAUGE,
+            "process_open_fds",
+            "Open file descriptors.",
             // The directory that is listed is open as well.
-            open_fds: fs::read_dir("/proc/self/fd").ok().map(|fds| fds.count() as f64 - 1.0),
-            max_fds: getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft as f64),
-        }
-    }
+            fs::read_dir("/proc/self/fd").ok().map(|fds| fds.count() as f64 - 1.0),
+        ),
+        (
+            MetricType::GAUGE,
+            "process_max_fds",
+            "File descriptors that the process may have open.",
+            getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft as f64),
+        ),
+    ];
+    numbers.into_iter().filter_map(|(kind, name, help, value)| {
+        value.map(|value| ProcessMetric { kind, name, help, value })
+    })
+}
 
-    pub(super) fn add_to(&self, exposition: &mut Exposition) {
-        let mut add = |kind, name: &str, help, value: Option<f64>| {
-            if let Some(value) = value {
-                exposition.add_value(kind, name.to_owned(), help, value);
-            }
-        };
-        let cpu = "CPU time of the process in user and system mode.";
-        add(MetricType::COUNTER, "process_cpu_seconds_total", cpu, self.cpu_seconds);
-        let resident = "Memory of the process that is in RAM, mapped files included.";
-        add(MetricType::GAUGE, "process_resident_memory_bytes", resident, self.resident_bytes);
-        add(MetricType::GAUGE, "process_open_fds", "Open file descriptors.", self.open_fds);
-        let max = "File descriptors that the process may have open.";
-        add(MetricType::GAUGE, "process_max_fds", max, self.max_fds);
-    }
+fn cpu_seconds() -> Option<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
+    Some((usage.user_time() + usage.system_time()).num_microseconds() as f64 / 1e6)
 }
 
 /// The second number of `statm` (proc(5)) counts pages.

@@ -12,7 +12,7 @@ use prometheus::proto::{
 };
 use prometheus::{Encoder as _, TextEncoder};
 
-use super::process_stats::ProcessStats;
+use super::process_stats;
 use super::reader::{StatusReader, StoreStops};
 
 /// The type of the format's content.
@@ -37,7 +37,9 @@ pub(crate) async fn metrics(reader: &StatusReader) -> Result<String, StoreStops>
         }
         reader.stats.visit_histograms(&mut |metric| exposition.add_histogram(&metric));
         exposition.add_disk(&reader.data_dir);
-        ProcessStats::read().add_to(&mut exposition);
+        for metric in process_stats::read() {
+            exposition.add_value(metric.kind, metric.name.to_owned(), metric.help, metric.value);
+        }
         exposition.text()
     });
     text.await.map_err(|_| StoreStops)
@@ -45,7 +47,7 @@ pub(crate) async fn metrics(reader: &StatusReader) -> Result<String, StoreStops>
 
 /// Families of metrics, by name.
 #[derive(Default)]
-pub(super) struct Exposition {
+struct Exposition {
     families: BTreeMap<String, MetricFamily>,
 }
 
@@ -69,7 +71,7 @@ impl Exposition {
     }
 
     /// Adds a number of its own name. Numbers of one name are added up.
-    pub(super) fn add_value(&mut self, kind: MetricType, name: String, help: &str, value: f64) {
+    fn add_value(&mut self, kind: MetricType, name: String, help: &str, value: f64) {
         let family = self.family(kind, name, help);
         if family.get_metric().is_empty() {
             family.mut_metric().push(Sample::default());
@@ -89,7 +91,7 @@ impl Exposition {
         }
     }
 
-    /// Who the store is: a constant with labels, for joins.
+    /// The identity of the store: a constant with labels, for joins.
     fn add_info(&mut self, reader: &StatusReader) {
         let id = reader.membership.id();
         let labels = [
