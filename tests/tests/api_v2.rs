@@ -167,6 +167,28 @@ async fn the_rust_client_does_everything_in_keyspaces_of_their_own() {
     assert_eq!(orders.scan(.., 100).await.unwrap(), []);
 }
 
+/// A scan that finds less than its limit goes on from region to region until one ends with the
+/// keyspace. Downwards the client can do that within one region only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rust_client_scans_to_the_end_of_its_keyspace_in_both_directions() {
+    let dir = TempDir::new().unwrap();
+    let cluster = start(&dir, ApiVersion::V2, 1).await;
+    let endpoints = cluster.endpoints();
+    assert_eq!(create_keyspace(&endpoints, "orders").await, Ok(1));
+    for config in
+        [Config::default().with_default_keyspace(), Config::default().with_keyspace("orders")]
+    {
+        let client = RawClient::new_with_config(endpoints.clone(), config).await.unwrap();
+        for key in ["a", "k", "z"] {
+            client.put(key.to_owned(), key).await.unwrap();
+        }
+        assert_eq!(client.scan("b".to_owned().., 100).await.unwrap().len(), 2);
+        let down = client.scan_reverse("b".to_owned().., 100).await.unwrap();
+        let values: Vec<_> = down.iter().map(|pair| pair.1.as_slice()).collect();
+        assert_eq!(values, [&b"z"[..], b"k"]);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rust_client_does_not_notice_splits_and_killed_stores_under_v2() {
     let dir = TempDir::new().unwrap();
@@ -329,7 +351,7 @@ async fn borders_are_encoded_in_every_answer_of_placement() {
     // All of them have borders, and the outer two are none.
     let all = pd.scan_regions(ScanRegionsRequest::default()).await.unwrap().into_inner().regions;
     let starts: Vec<_> = all.into_iter().map(|region| region.region.unwrap().start_key).collect();
-    assert_eq!(starts, [Bytes::new(), encoded(&b), encoded(&m)]);
+    assert_eq!(starts, [Bytes::new(), encoded(&b), encoded(&m), encoded(&whole(1, b""))]);
 
     let refused = pd.get_region(GetRegionRequest { region_key: b.clone(), ..Default::default() });
     let refused = refused.await.unwrap_err();

@@ -5,6 +5,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use bytes::Bytes;
+
 /// The version, chosen at the bootstrap and never changed. Values may expire under both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ApiVersion {
@@ -45,6 +47,29 @@ impl ApiVersion {
         [Self::V1Ttl, Self::V2].into_iter().find(|version| version.number() == number)
     }
 
+    /// The first key of the keyspace with this id, and the end of its keys. Clients look for a
+    /// border of regions at the latter: client-rust scans from region to region until it meets one.
+    #[must_use]
+    pub fn keyspace_bounds(id: u32) -> (Bytes, Bytes) {
+        let first = |id: u32| {
+            let [high, low @ ..] = id.to_be_bytes();
+            match high {
+                0 => Bytes::from([&Self::RAW_START[..1], &low].concat()),
+                _ => Bytes::from_static(Self::RAW_END),
+            }
+        };
+        (first(id), first(id.saturating_add(1)))
+    }
+
+    /// The borders that the regions of a new cluster have besides: the end of the keyspace
+    /// `DEFAULT`.
+    pub(crate) fn first_borders(self) -> Option<Bytes> {
+        match self {
+            Self::V1Ttl => None,
+            Self::V2 => Some(Self::keyspace_bounds(0).1),
+        }
+    }
+
     /// The bytes with which the keys begin that a new cluster expects.
     pub(crate) fn first_keys(self) -> &'static [u8] {
         match self {
@@ -77,6 +102,20 @@ impl FromStr for ApiVersion {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keyspaces_lie_one_behind_the_other() {
+        let bounds = |id| {
+            let (start, end) = ApiVersion::keyspace_bounds(id);
+            (start.to_vec(), end.to_vec())
+        };
+        assert_eq!(bounds(0), (ApiVersion::RAW_START.to_vec(), b"r\0\0\x01".to_vec()));
+        assert_eq!(bounds(255), (b"r\0\0\xff".to_vec(), b"r\0\x01\0".to_vec()));
+        assert_eq!(
+            bounds((1 << 24) - 1),
+            (b"r\xff\xff\xff".to_vec(), ApiVersion::RAW_END.to_vec())
+        );
+    }
 
     #[test]
     fn a_version_has_a_word_and_a_number() {

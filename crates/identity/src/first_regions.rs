@@ -10,8 +10,9 @@ use flotilla_region::{
 /// Initial stores at most: replica ids have two digits for the store.
 pub const STORES_MAX: usize = 99;
 
-/// Data regions at most at the first start: replica ids stay below those that are handed out later.
-pub const REGIONS_MAX: u64 = 9_998;
+/// Data regions at most that a configuration asks for: with one more, for the end of the keyspace
+/// `DEFAULT`, replica ids stay below those that are handed out later.
+pub const REGIONS_MAX: u64 = 9_997;
 
 /// The region of placement's own rows.
 pub const SYSTEM_REGION: RegionId = RegionId(1);
@@ -26,8 +27,8 @@ const SYSTEM_REPLICAS_MAX: usize = 5;
 ///
 /// # Panics
 ///
-/// If `regions` is 0, or all regions are more than [`REGIONS_MAX`]; configurations are checked
-/// before.
+/// If `regions` is 0, or all regions are more than [`REGIONS_MAX`] and one; configurations are
+/// checked before.
 #[must_use]
 pub fn first_regions(
     stores: usize,
@@ -38,7 +39,7 @@ pub fn first_regions(
     let even = (0..regions).map(|place| even_border(place, regions, prefix));
     let borders: BTreeSet<Bytes> = even.chain(split_keys.iter().cloned()).collect();
     let count = borders.len() as u64;
-    let is_possible = regions > 0 && count <= REGIONS_MAX;
+    let is_possible = regions > 0 && count <= REGIONS_MAX + 1;
     assert!(is_possible, "{regions} even regions, {count} in all, cannot begin a cluster");
     let id = |place: usize| StoreId((place % stores) as u64 + 1);
     let mut all = Vec::with_capacity(borders.len() + 1);
@@ -103,7 +104,7 @@ mod tests {
 
     #[test]
     fn regions_cover_every_key_once_on_distinct_stores() {
-        for count in [1, 2, 3, 7, 16, 1000, REGIONS_MAX] {
+        for count in [1, 2, 3, 7, 16, 1000, REGIONS_MAX, REGIONS_MAX + 1] {
             let regions = first_regions(3, (count, b""), &[], 3);
             assert_eq!(regions[0].space, Space::System);
             let data = &regions[1..];

@@ -105,7 +105,9 @@ impl ClusterSpec {
     pub fn first_regions(&self) -> Vec<Descriptor> {
         let replicas = usize::try_from(self.settings.replicas).unwrap_or(usize::MAX);
         let even = (self.regions, self.settings.api.first_keys());
-        first_regions(self.stores.len(), even, &self.split_keys, replicas)
+        let mut split_keys = self.split_keys.clone();
+        split_keys.extend(self.settings.api.first_borders());
+        first_regions(self.stores.len(), even, &split_keys, replicas)
     }
 
     /// The first value in which another store's specification differs.

@@ -128,6 +128,10 @@ impl Node {
         resolved: ResolvedConfig,
         disk: Arc<dyn FileSystem>,
     ) -> Result<Self, StartError> {
+        tracing::info!(
+            version = crate::VERSION, data_dir = %resolved.config.data_dir.display(),
+            "a node starts"
+        );
         let resolved = Arc::new(resolved);
         let clock = Clock::start();
         let directory = {

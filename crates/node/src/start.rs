@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use flotilla_identity::{
     ClusterSettings, Handshake, PeerWrite, StoreRegistry, StoreUuid, first_campaigner,
@@ -117,8 +118,10 @@ pub(crate) fn open_store(
 ) -> Result<OpenedStore, StartError> {
     let (registry, settings) = check_given(resolved, &directory)?;
     let config = &resolved.config;
+    let began = Instant::now();
     let (store, recovered) =
         Store::start(directory).map_err(|source| store_error(resolved, source))?;
+    log_recovery(&store, &recovered, began.elapsed());
     let identity = store.identity();
     let run = (identity.uuid, identity.run);
     let greeting =
@@ -164,6 +167,21 @@ pub(crate) fn open_store(
         })?;
     }
     Ok(OpenedStore { store, handshake, descriptors, shards })
+}
+
+/// One line for what a start has found on the disk.
+fn log_recovery(store: &Store, recovered: &RecoveredReplicas, took: Duration) {
+    let log = store.log_recovery();
+    tracing::info!(
+        replicas = recovered.replicas.len(),
+        unborn = recovered.unborn.len(),
+        without_data = recovered.uninitialised.len(),
+        log_segments = log.segments,
+        log_entries = log.entries,
+        log_torn_bytes = log.torn_bytes,
+        ms = took.as_millis(),
+        "the store is open"
+    );
 }
 
 fn store_error(resolved: &ResolvedConfig, source: flotilla_store::Error) -> StartError {

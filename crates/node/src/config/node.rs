@@ -53,7 +53,7 @@ pub struct NodeConfig {
     /// The id that the cluster must have. Default, and if 0: any; one is drawn at the bootstrap.
     pub cluster_id: u64,
     /// Regions that the clients' keys are split into at the bootstrap; later starts ignore it.
-    /// Default 1, at most 9998. Equal on all initial stores.
+    /// Default 1, at most 9997. Equal on all initial stores.
     pub regions: u64,
     /// A file with keys at which regions begin besides, as [`super::read_split_keys`] reads it.
     /// Counts at the bootstrap only; later starts do not open it. Default, and if empty: none. The

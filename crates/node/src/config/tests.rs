@@ -112,7 +112,7 @@ fn a_wrong_setting_is_refused_by_its_name() {
     assert!(refused("nmae = 'x'").contains("nmae"));
     assert!(refused("[raft]\ntick = 5").contains("tick"));
     assert!(refused("api = 'v1'").contains("`v1` is no API version"));
-    assert!(refused("regions = 0").contains("regions = 0 is out of range: 1 to 9998"));
+    assert!(refused("regions = 0").contains("regions = 0 is out of range: 1 to 9997"));
     assert!(refused("[raft]\nelection_ticks = 5").contains("three times"));
     assert!(refused("name = 'x'\ninitial_cluster = 'a=h:1,b=h:2'").contains("has a, b"));
     assert!(refused("initial_cluster = 's1'").contains("name=host:port"));

@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status};
 
 use super::context::PdContext;
 use super::leader::{PdLeader, wall_ms};
+use super::split_regions;
 
 /// Tries of a write that others come before.
 const TRIES_MAX: usize = 16;
@@ -75,7 +76,7 @@ impl KeyspaceService for KeyspaceServer {
 pub(crate) struct KeyspaceRequests(pub(super) PdContext);
 
 impl KeyspaceRequests {
-    /// Makes a keyspace. Answered once that is committed.
+    /// Makes a keyspace. Answered once that is committed and regions were asked to end with it.
     pub(crate) async fn create(&self, request: CreateKeyspaceRequest) -> CreateKeyspaceResponse {
         let response = CreateKeyspaceResponse::default();
         let Ok(pd_leader) = self.0.pd_leader().await else {
@@ -86,8 +87,26 @@ impl KeyspaceRequests {
             ApiVersion::V2 => create(&pd_leader, &request.name).await,
         };
         match made {
-            Ok(made) => CreateKeyspaceResponse { id: made.id, ..response },
+            Ok(made) => {
+                self.split_at_bounds(&pd_leader, made.id).await;
+                CreateKeyspaceResponse { id: made.id, ..response }
+            }
             Err(refusal) => CreateKeyspaceResponse { refusal, ..response },
+        }
+    }
+}
+
+impl KeyspaceRequests {
+    /// Has regions begin and end with a keyspace, as PD does.
+    async fn split_at_bounds(&self, pd_leader: &PdLeader, id: u32) {
+        let (start, end) = ApiVersion::keyspace_bounds(id);
+        let mut borders = vec![start, end];
+        // No border is shorter than the bytes that clients cut off: the last keyspace ends with
+        // the mode.
+        borders.retain(|border| border.len() >= ApiVersion::PREFIX_BYTES);
+        let made = split_regions::split(&self.0, pd_leader, &borders, 0).await;
+        if made.len() < borders.len() {
+            tracing::warn!(id, "no region ends with the keyspace yet: split one at its end");
         }
     }
 }

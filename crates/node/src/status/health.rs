@@ -44,7 +44,7 @@ impl HealthWatch {
         loop {
             looks.tick().await;
             let sample = self.look();
-            reporter.set_service_status(PLACEMENT, status(self.has_placement())).await;
+            reporter.set_service_status(PLACEMENT, status(has_placement(&self.router))).await;
             reporter.set_service_status(REGIONS, status(sample.leaderless.is_empty())).await;
             for line in monitor.observe(self.clock.now(), &sample) {
                 match line {
@@ -53,13 +53,6 @@ impl HealthWatch {
                 }
             }
         }
-    }
-
-    /// Whether the leader of placement is known; a store without a replica of the system region
-    /// finds it by asking.
-    fn has_placement(&self) -> bool {
-        let replica = self.router.descriptor(SYSTEM_REGION);
-        replica.is_none() || self.router.leader(SYSTEM_REGION).is_some()
     }
 
     fn look(&self) -> HealthSample {
@@ -75,6 +68,13 @@ impl HealthWatch {
         let (region_count, leaderless) = self.router.leaderless();
         HealthSample { peers: peers.collect(), region_count, leaderless }
     }
+}
+
+/// Whether the leader of placement is known; a store without a replica of the system region finds
+/// it by asking.
+pub(super) fn has_placement(router: &Router) -> bool {
+    let replica = router.descriptor(SYSTEM_REGION);
+    replica.is_none() || router.leader(SYSTEM_REGION).is_some()
 }
 
 /// Answers the health checks of clients from now on.

@@ -7,11 +7,11 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::routing::{get, put};
-use flotilla_identity::SYSTEM_REGION;
 use flotilla_region::{Descriptor, RegionId, Role, Space, Status};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use super::health::has_placement;
 use super::process_log::ProcessLog;
 use super::prometheus;
 use super::reader::StatusReader;
@@ -49,11 +49,7 @@ async fn live() -> Answer {
 
 /// The store serves its clients, and its cluster has a quorum as far as it knows.
 async fn ready(State(reader): State<StatusReader>) -> Answer {
-    let router = &reader.router;
-    // A store without a replica of the system region finds the leader of placement by asking.
-    let has_placement =
-        router.descriptor(SYSTEM_REGION).is_none() || router.leader(SYSTEM_REGION).is_some();
-    match has_placement {
+    match has_placement(&reader.router) {
         true => answer::json(&json!({ "ready": true })),
         false => answer::unavailable("not ready: no leader of placement is known"),
     }

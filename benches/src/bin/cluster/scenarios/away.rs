@@ -155,8 +155,8 @@ async fn absence(
     let client = cluster.client().await?;
     let bytes = (kept as f64 * WRITTEN_SHARE) as u64;
     let (peak, written_bytes) = write(cluster, &client, rows, bytes, &others, seed).await?;
-    // The checkpoints of these writes are no part of what follows, nor are puts of the load that they
-    // have held up: the disk takes less than both together.
+    // The checkpoints of these writes are no part of what follows, nor are puts of the load that
+    // they have held up: the disk takes less than both together.
     load.catch_up().await;
     bench.warm_up().await;
     let from = load.now();
