@@ -53,7 +53,7 @@ impl LatencyHistogram {
 }
 
 impl HistogramReading {
-    /// How many durations were observed.
+    /// The number of durations that were observed.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()

@@ -14,12 +14,12 @@ use rustix::process::{Pid, Signal, kill_process};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A store of its own, whose settings are in a file.
-struct RunningStore {
+struct LoggingStore {
     child: Child,
     addr: String,
 }
 
-impl RunningStore {
+impl LoggingStore {
     async fn start(dir: &Path, port: &ReservedPort, config: &Path) -> Self {
         let addr = port.addr().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_flotilla"));
@@ -57,7 +57,7 @@ impl RunningStore {
     }
 }
 
-impl Drop for RunningStore {
+impl Drop for LoggingStore {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -71,7 +71,7 @@ async fn the_filter_is_set_by_http_and_read_again_at_sighup() {
     let write = |log: &str| std::fs::write(&config, format!("log = \"{log}\"\n")).unwrap();
     write("warn");
     let port = ReservedPort::reserve(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    let store = RunningStore::start(&dir.path().join("data"), &port, &config).await;
+    let store = LoggingStore::start(&dir.path().join("data"), &port, &config).await;
     assert_eq!(store.ask("GET", ""), (200, "warn".to_owned()));
     let filter = "flotilla_node=debug,info";
     assert_eq!(store.ask("PUT", filter), (200, filter.to_owned()));

@@ -182,7 +182,7 @@ impl<const STAGES: usize> RequestLatencies<STAGES> {
     }
 }
 
-/// How long each stage took. A milestone that was not passed ends its stage where it began: a
+/// The duration of each stage. A milestone that was not passed ends its stage where it began: a
 /// request of an older form, or one that another thread has overtaken.
 fn durations<const STAGES: usize>(
     stages: &[(&'static str, Option<Milestone>); STAGES],

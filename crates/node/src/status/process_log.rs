@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-/// How the process's logger is asked and set.
+/// The process's logger: the functions that ask and set it.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessLog {
     /// Lines that it had to drop since the process began.

@@ -1,4 +1,4 @@
-//! How long calls take, by RPC: from the moment when the call is here until its answer is encoded.
+//! Durations of calls, by RPC: from the moment when the call is here until its answer is encoded.
 
 use std::time::Instant;
 

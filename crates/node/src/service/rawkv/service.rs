@@ -173,7 +173,7 @@ impl RawKv {
         RequestContext::check(context, &router.identity(), |id| router.descriptor(id))
     }
 
-    /// How long calls take.
+    /// The durations of calls.
     pub(crate) fn rpc_durations(&self) -> &Arc<RpcDurations> {
         &self.shared.rpc_durations
     }
