@@ -156,9 +156,9 @@ mod tests {
     fn a_cluster_begins_with_no_more_borders_than_one_plan_has_room_for() {
         let keys = |count: usize, len: usize| vec![Bytes::from(vec![b'k'; len]); count];
         let check_first = |keys: &[Bytes], regions| check_first(keys, regions, ApiVersion::V1Ttl);
-        assert_eq!(check_first(&keys(9_997, 400), 1), Ok(()));
-        let many = check_first(&keys(9_997, 4), 2).unwrap_err();
-        assert!(many.contains("9997 keys, and regions = 2"), "{many}");
+        assert_eq!(check_first(&keys(9_996, 400), 1), Ok(()));
+        let many = check_first(&keys(9_996, 4), 2).unwrap_err();
+        assert!(many.contains("9996 keys, and regions = 2"), "{many}");
         let long = check_first(&keys(600, 8192), 1).unwrap_err();
         assert!(long.contains("4915200 bytes"), "{long}");
     }
