@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::playground_command::{self, PlaygroundArgs};
 use crate::serve::{self, ServeArgs};
-use crate::{bench, ctl, log_tool, page_tool};
+use crate::{bench, cert, ctl, log_tool, page_tool};
 
 /// A multi-raft storage node that speaks TiKV's RawKV and PD protocols.
 #[derive(Debug, Parser)]
@@ -32,6 +32,8 @@ enum Command {
     Ctl(ctl::CtlArgs),
     /// Puts a load on a running cluster and measures
     Bench(bench::BenchArgs),
+    /// Makes an authority and certificates for TLS
+    Cert(cert::CertArgs),
     /// Looks at a log on disk, checks it, copies it, rescues it
     Log(log_tool::LogArgs),
     /// Looks at a page file on disk, checks it, draws it, copies it, rescues it
@@ -47,6 +49,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Playground(args) => playground_command::run(&args),
         Command::Ctl(args) => ctl::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Cert(args) => cert::run(&args),
         Command::Log(args) => log_tool::run(&args),
         Command::Pages(args) => page_tool::run(&args),
     }

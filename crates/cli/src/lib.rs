@@ -5,6 +5,7 @@
 //! [`command_line::run`] what all others do.
 
 pub mod bench;
+pub mod cert;
 pub mod command_line;
 pub mod ctl;
 pub mod diagnosis;
@@ -22,6 +23,7 @@ pub mod serve;
 mod signals;
 mod split_keys;
 mod time_limit;
+pub mod tls_args;
 pub mod tool;
 
 pub use reserved_port::ReservedPort;

@@ -7,9 +7,11 @@ use std::time::Duration;
 use flotilla_client::{Client, Config, Observer, RequestApi};
 use flotilla_node::{EndKind, FirstStart, Node, NodeConfig, StartError, bind};
 use flotilla_proto::peers;
+use flotilla_tls::TlsDialer;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 
+use crate::cert;
 use crate::reserved_port::ReservedPort;
 use crate::tool::api_of;
 
@@ -28,13 +30,33 @@ pub struct PlaygroundConfig {
     /// The settings that all nodes have in common: regions, times, limits. Names, addresses and
     /// directories are put in.
     pub common: NodeConfig,
+    /// A directory of certificates, as [`cert::make_for_stores`] fills it; connections have TLS
+    /// then.
+    pub certificates: Option<PathBuf>,
 }
 
 impl PlaygroundConfig {
     /// Three stores on free ports below `dir`, everything else by default.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { stores: 3, dir: dir.into(), base_port: 0, common: NodeConfig::default() }
+        let (dir, common, certificates) = (dir.into(), NodeConfig::default(), None);
+        Self { stores: 3, dir, base_port: 0, common, certificates }
+    }
+
+    /// The names of the stores.
+    pub(crate) fn names(&self) -> Vec<String> {
+        (1..=self.stores).map(|number| format!("s{number}")).collect()
+    }
+
+    /// The way to the stores with TLS, as an operator.
+    ///
+    /// # Errors
+    ///
+    /// The certificates cannot be read.
+    pub(crate) fn dialer(&self) -> Result<Option<TlsDialer>, StartError> {
+        let Some(dir) = &self.certificates else { return Ok(None) };
+        let dialer = cert::operator_args(dir).dialer();
+        dialer.map_err(|error| StartError::Refused(error.to_string()))
     }
 }
 
@@ -67,6 +89,8 @@ pub struct Playground {
     nodes: Vec<Option<Node>>,
     /// Where each listens; kept, for those that are stopped and started again.
     ports: Vec<ReservedPort>,
+    /// The way to them.
+    tls: Option<TlsDialer>,
 }
 
 impl Playground {
@@ -80,7 +104,8 @@ impl Playground {
         let ports = ports(settings)?;
         let configs = configs(settings, &ports);
         let nodes = configs.iter().map(|_| None).collect();
-        let mut playground = Self { configs, nodes, ports };
+        let tls = settings.dialer()?;
+        let mut playground = Self { configs, nodes, ports, tls };
         playground.start_all().await?;
         Ok(playground)
     }
@@ -130,7 +155,8 @@ impl Playground {
     ///
     /// [`NotReady`] if that takes longer than `time_limit`.
     pub async fn ready(&self, time_limit: Duration) -> Result<Duration, NotReady> {
-        ready(&self.endpoints(), self.configs[0].regions, time_limit).await
+        let config = Config { tls: self.tls.clone(), ..Config::default() };
+        ready_by(&self.endpoints(), self.configs[0].regions, time_limit, config).await
     }
 
     /// Ends a node at once, as a crash of its process would.
@@ -228,20 +254,23 @@ fn keep(addr: SocketAddr) -> Result<ReservedPort, StartError> {
 /// The settings of each node of a cluster at `ports`.
 #[must_use]
 pub(crate) fn configs(settings: &PlaygroundConfig, ports: &[ReservedPort]) -> Vec<NodeConfig> {
-    let name = |place: usize| format!("s{}", place + 1);
-    let members = ports.iter().enumerate();
+    let names = settings.names();
+    let members = names.iter().zip(ports);
     let members: Vec<_> =
-        members.map(|(place, port)| format!("{}={}", name(place), port.addr())).collect();
-    (0..ports.len())
-        .map(|place| NodeConfig {
-            name: name(place),
-            addr: ports[place].addr().to_string(),
-            data_dir: settings.dir.join(name(place)),
-            initial_cluster: members.join(","),
-            first_start: FirstStart::New,
-            ..settings.common.clone()
-        })
-        .collect()
+        members.map(|(name, port)| format!("{name}={}", port.addr())).collect();
+    let of_store = |(name, port): (String, &ReservedPort)| NodeConfig {
+        addr: port.addr().to_string(),
+        data_dir: settings.dir.join(&name),
+        initial_cluster: members.join(","),
+        first_start: FirstStart::New,
+        tls: match &settings.certificates {
+            Some(dir) => cert::store_config(dir, &name),
+            None => settings.common.tls.clone(),
+        },
+        name,
+        ..settings.common.clone()
+    };
+    names.into_iter().zip(ports).map(of_store).collect()
 }
 
 /// Waits until the cluster at `endpoints` has a leader for each of its `regions` data regions and
@@ -256,10 +285,25 @@ pub async fn ready(
     regions: u64,
     time_limit: Duration,
 ) -> Result<Duration, NotReady> {
+    ready_by(endpoints, regions, time_limit, Config::default()).await
+}
+
+/// The same, by a client with this configuration.
+///
+/// # Errors
+///
+/// As [`ready`].
+pub async fn ready_by(
+    endpoints: &[String],
+    regions: u64,
+    time_limit: Duration,
+    config: Config,
+) -> Result<Duration, NotReady> {
+    let config = Config { deadline: Duration::from_secs(2), ..config };
     let began = Instant::now();
     let mut why = "nobody was asked yet".to_owned();
     while began.elapsed() < time_limit {
-        match look(endpoints, regions).await {
+        match look(endpoints, regions, &config).await {
             Ok(()) => return Ok(began.elapsed()),
             Err(missing) => why = missing,
         }
@@ -268,8 +312,7 @@ pub async fn ready(
     Err(NotReady { waited: began.elapsed(), why })
 }
 
-async fn look(endpoints: &[String], regions: u64) -> Result<(), String> {
-    let config = Config { deadline: Duration::from_secs(2), ..Config::default() };
+async fn look(endpoints: &[String], regions: u64, config: &Config) -> Result<(), String> {
     let mut led = std::collections::BTreeSet::new();
     let mut api = RequestApi::default();
     for endpoint in endpoints {
@@ -287,7 +330,7 @@ async fn look(endpoints: &[String], regions: u64) -> Result<(), String> {
     let mode = if api == RequestApi::V2 { "r\0\0\0" } else { "" };
     let key = format!("{mode}flotilla/ready/{:016x}", fastrand::u64(..));
     let put = async {
-        let client = Client::connect(endpoints, Config { api, ..config }).await?;
+        let client = Client::connect(endpoints, Config { api, ..config.clone() }).await?;
         client.put(key.clone(), "ready").await?;
         client.delete(key).await
     };

@@ -1,6 +1,6 @@
 //! `flotilla playground`: a small cluster on this machine until a signal comes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::playground::{self, EndedNode, Playground, PlaygroundConfig};
 use crate::reserved_port::ReservedPort;
 use crate::signals::{self, Signals};
 use crate::tool::ClusterTarget;
-use crate::{fail_stop, logging, split_keys, tool};
+use crate::{cert, fail_stop, logging, split_keys, tool};
 
 /// The address at which clients of TiKV look for placement by default.
 const PLACEMENT: &str = "127.0.0.1:2379";
@@ -55,6 +55,9 @@ pub struct PlaygroundArgs {
     /// Port of the first store; the others have the next ones. 0: any that are free
     #[arg(long, default_value_t = 20160)]
     pub port: u16,
+    /// Connections have TLS, with certificates that are made in the directory `certs` of the data
+    #[arg(long)]
+    pub tls: bool,
     /// Run each store as a process of its own
     #[arg(long)]
     pub processes: bool,
@@ -110,7 +113,7 @@ async fn play(args: &PlaygroundArgs) -> Result<(), String> {
         Some(path) => read_split_keys(path).map_err(|error| error.to_string())?,
         None => vec![],
     };
-    let settings = PlaygroundConfig {
+    let mut settings = PlaygroundConfig {
         stores: usize::from(args.stores),
         dir: dir.to_owned(),
         base_port: args.port,
@@ -120,7 +123,13 @@ async fn play(args: &PlaygroundArgs) -> Result<(), String> {
             log: args.log.clone(),
             ..NodeConfig::default()
         },
+        certificates: None,
     };
+    if args.tls {
+        let dir = dir.join("certs");
+        cert::make_for_stores(&dir, &settings.names()).map_err(|error| error.to_string())?;
+        settings.certificates = Some(dir);
+    }
     if args.processes {
         with_processes(&settings, &borders, &mut signals).await
     } else {
@@ -140,9 +149,10 @@ async fn in_one_process(
     let mut playground = started.map_err(|error| error.to_string())?;
     let endpoints = playground.endpoints();
     listen_for_placement(&mut playground).await;
-    let ready = ready(playground.ready(READY_PATIENCE), &endpoints, borders);
+    let target = target(settings, &endpoints)?;
+    let ready = ready(playground.ready(READY_PATIENCE), &target, borders);
     let mut outcome = tokio::select! {
-        outcome = announce(ready, &endpoints, &settings.dir) => outcome,
+        outcome = announce(ready, &target, settings) => outcome,
         ended = playground.ended() => Err(failure(&ended)),
         _ = signals.next() => return end(playground.shutdown(), signals).await,
     };
@@ -187,10 +197,16 @@ async fn end(
     }
 }
 
+/// The cluster, as its own operator reaches it.
+fn target(settings: &PlaygroundConfig, endpoints: &[String]) -> Result<ClusterTarget, String> {
+    let dialer = settings.dialer().map_err(|error| error.to_string())?;
+    Ok(ClusterTarget { dialer, ..ClusterTarget::at(endpoints) })
+}
+
 /// Waits until the cluster serves, and has the borders that were asked for.
 async fn ready(
     serves: impl Future<Output = Result<Duration, playground::NotReady>>,
-    endpoints: &[String],
+    target: &ClusterTarget,
     borders: &[Bytes],
 ) -> Result<Duration, String> {
     let took = serves.await.map_err(|error| error.to_string())?;
@@ -199,7 +215,6 @@ async fn ready(
     }
     let began = Instant::now();
     let split = async {
-        let target = ClusterTarget::at(endpoints);
         let client = target.client().await?;
         split_keys::split(&client, borders).await
     };
@@ -210,28 +225,31 @@ async fn ready(
 /// Prints the line that others wait for, once it is true.
 async fn announce(
     ready: impl Future<Output = Result<Duration, String>>,
-    endpoints: &[String],
-    dir: &Path,
+    target: &ClusterTarget,
+    settings: &PlaygroundConfig,
 ) -> Result<(), String> {
     let took = ready.await?;
-    let placement = if is_placement_of(&endpoints[0]).await { [" ", PLACEMENT] } else { [""; 2] };
+    let placement = if is_placement_of(target).await { [" ", PLACEMENT] } else { [""; 2] };
+    if let Some(dir) = &settings.certificates {
+        fail_stop::announce(&format!("TLS: flotilla ctl {}", cert::operator_args(dir)));
+    }
     fail_stop::announce(&format!(
         "ready after {} ms: {}{} (data in {}, Ctrl-C ends)",
         took.as_millis(),
-        endpoints.join(" "),
+        target.endpoints.join(" "),
         placement.concat(),
-        dir.display()
+        settings.dir.display()
     ));
     Ok(())
 }
 
-/// Whether the store at `addr` belongs to the cluster that answers where clients look for
-/// placement. It may be another cluster: a store that does not get that address does without.
-async fn is_placement_of(addr: &str) -> bool {
-    let config = Config { deadline: PLACEMENT_PATIENCE, ..Config::default() };
+/// Whether the first store belongs to the cluster that answers where clients look for placement.
+/// It may be another cluster: a store that does not get that address does without.
+async fn is_placement_of(target: &ClusterTarget) -> bool {
+    let config = Config { deadline: PLACEMENT_PATIENCE, ..target.config() };
     let stores = async { Client::connect(&[PLACEMENT], config).await?.stores().await };
     let stores = stores.await.unwrap_or_default();
-    stores.iter().any(|store| store.address == addr)
+    stores.iter().any(|store| store.address == target.endpoints[0])
 }
 
 async fn with_processes(
@@ -241,10 +259,12 @@ async fn with_processes(
 ) -> Result<(), String> {
     let mut children = Children::start(settings)?;
     let endpoints: Vec<_> = children.ports.iter().map(|port| port.addr().to_string()).collect();
-    let ready = playground::ready(&endpoints, settings.common.regions, READY_PATIENCE);
-    let ready = self::ready(ready, &endpoints, borders);
+    let target = target(settings, &endpoints)?;
+    let regions = settings.common.regions;
+    let ready = playground::ready_by(&endpoints, regions, READY_PATIENCE, target.config());
+    let ready = self::ready(ready, &target, borders);
     let mut outcome = tokio::select! {
-        outcome = announce(ready, &endpoints, &settings.dir) => outcome,
+        outcome = announce(ready, &target, settings) => outcome,
         (name, status) = children.ended() => Err(format!("store {name} ended: {status}")),
         _ = signals.next() => return children.terminate().await,
     };
@@ -291,6 +311,15 @@ impl Children {
                 .kill_on_drop(true);
             if let Some(api) = config.api {
                 command.args(["--api", &api.to_string()]);
+            }
+            for (flag, file) in [
+                ("--tls-ca", &config.tls.ca_file),
+                ("--tls-cert", &config.tls.cert_file),
+                ("--tls-key", &config.tls.key_file),
+            ] {
+                if !file.as_os_str().is_empty() {
+                    command.arg(flag).arg(file);
+                }
             }
             if children.pids.is_empty() {
                 command.args(["--also-listen", PLACEMENT]);

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
 
 use flotilla_identity::ApiVersion;
-use flotilla_node::config::ConfigError;
-use flotilla_node::{EndKind, FirstStart, Node, NodeConfig, set_sched_slice};
+use flotilla_node::config::{ConfigError, TlsMode};
+use flotilla_node::{EndKind, FirstStart, Node, NodeConfig, NodeSecurity, set_sched_slice};
 
 use crate::signals::HangupSignals;
 use crate::{fail_stop, logging, signals};
@@ -80,6 +81,19 @@ pub struct ServeArgs {
     /// the cluster, and never changed [default: v1ttl]
     #[arg(long, value_name = "VERSION")]
     pub api: Option<ApiVersion>,
+    /// off, optional or required: which connections have TLS [default: required if files are given,
+    /// else off]
+    #[arg(long, value_name = "MODE")]
+    pub tls_mode: Option<TlsMode>,
+    /// Authority of the cluster's certificates
+    #[arg(long, value_name = "FILE")]
+    pub tls_ca: Option<PathBuf>,
+    /// Certificate of this store
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// Key of that certificate
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
     /// Log level: error, warn, info, debug, trace, or a filter of `tracing` [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
@@ -110,6 +124,10 @@ impl ServeArgs {
         put(&mut config.regions, self.regions);
         put(&mut config.split_keys, self.split_keys);
         config.api = self.api.or(config.api);
+        config.tls.mode = self.tls_mode.or(config.tls.mode);
+        put(&mut config.tls.ca_file, self.tls_ca);
+        put(&mut config.tls.cert_file, self.tls_cert);
+        put(&mut config.tls.key_file, self.tls_key);
         put(&mut config.log, self.log);
         config.first_start = match (self.new, self.replace) {
             (false, false) => FirstStart::Usual,
@@ -171,7 +189,8 @@ async fn serve(config: NodeConfig, args: ServeArgs) -> ExitCode {
         Ok(listened) => listened,
         Err(error) => return refuse(&format!("cannot listen for signals: {error}")),
     };
-    tokio::spawn(reload_on_hangup(hangups, args));
+    let security = Arc::new(OnceLock::new());
+    tokio::spawn(reload_on_hangup(hangups, args, Arc::clone(&security)));
     let started = tokio::select! {
         started = Node::start(config) => started,
         // Still waiting for other stores, or opening the directory: nothing is lost by ending in
@@ -185,6 +204,8 @@ async fn serve(config: NodeConfig, args: ServeArgs) -> ExitCode {
         Ok(node) => node,
         Err(error) => return refuse(&error.to_string()),
     };
+    // An error is not possible: nothing else sets it.
+    let _ = security.set(node.security());
     tokio::select! {
         reason = node.failed() => end(&node, &reason),
         signal = signals.next() => tracing::info!("{signal}"),
@@ -199,14 +220,22 @@ async fn serve(config: NodeConfig, args: ServeArgs) -> ExitCode {
 }
 
 /// At each SIGHUP reads the settings again, and takes from them what can change while a node runs:
-/// the filter of the log.
-async fn reload_on_hangup(mut hangups: HangupSignals, args: ServeArgs) {
+/// the filter of the log, and its certificates.
+async fn reload_on_hangup(
+    mut hangups: HangupSignals,
+    args: ServeArgs,
+    security: Arc<OnceLock<NodeSecurity>>,
+) {
     loop {
         hangups.next().await;
         let config = args.clone().config().map_err(|error| error.to_string());
         match config.and_then(|config| logging::reload(&config.log)) {
             Ok(filter) => tracing::info!("SIGHUP: the filter of the log is {filter}"),
             Err(error) => tracing::warn!("SIGHUP: nothing is changed: {error}"),
+        }
+        // Before the node runs its certificates are read anyway.
+        if let Some(security) = security.get() {
+            security.reload().await;
         }
     }
 }

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use flotilla_client::{Client, Config, Observer, RequestApi};
 use flotilla_proto::peers::{self, StatsResponse};
+use flotilla_tls::TlsDialer;
 use serde_json::json;
 
 use crate::time_limit::TimeLimit;
+use crate::tls_args::TlsArgs;
 
 pub use crate::screen_table::{ScreenTable, TableCell, number, table};
 
@@ -31,6 +33,12 @@ pub struct ClusterTarget {
     /// alone has seconds [default: 10s for each request]
     #[arg(long, global = true, value_name = "TIME", value_parser = TimeLimit::parse)]
     pub timeout: Option<TimeLimit>,
+    /// The certificate to show.
+    #[command(flatten)]
+    pub tls: TlsArgs,
+    /// The way to stores with TLS, once [`ClusterTarget::read_certificates`] has read the files.
+    #[arg(skip)]
+    pub dialer: Option<TlsDialer>,
 }
 
 /// How long a request may take if nothing is said.
@@ -42,13 +50,25 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 impl ClusterTarget {
     /// The cluster at these addresses.
     pub(crate) fn at(endpoints: &[String]) -> Self {
-        Self { endpoints: endpoints.to_vec(), json: false, timeout: None }
+        let (tls, dialer) = (TlsArgs::default(), None);
+        Self { endpoints: endpoints.to_vec(), json: false, timeout: None, tls, dialer }
+    }
+
+    /// Reads the certificates that are named, if there are some. To be called before all else.
+    ///
+    /// # Errors
+    ///
+    /// As [`TlsArgs::dialer`].
+    pub fn read_certificates(&mut self) -> Result<(), Error> {
+        self.dialer = self.tls.dialer()?;
+        Ok(())
     }
 
     /// The client's configuration for this target; the rest is the client's default.
     #[must_use]
     pub fn config(&self) -> Config {
-        Config { deadline: self.request_timeout(), ..Config::default() }
+        let tls = self.dialer.clone();
+        Config { deadline: self.request_timeout(), tls, ..Config::default() }
     }
 
     /// How long a request may take.
@@ -297,7 +317,7 @@ mod tests {
     async fn every_endpoint_that_is_silent_is_named() {
         let endpoints = vec!["127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
         let timeout = Some(TimeLimit::parse("1").unwrap());
-        let target = ClusterTarget { endpoints: endpoints.clone(), json: false, timeout };
+        let target = ClusterTarget { timeout, ..ClusterTarget::at(&endpoints) };
         let error = target.stores().await.unwrap_err().to_string();
         assert!(endpoints.iter().all(|endpoint| error.contains(endpoint)), "{error}");
     }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use flotilla_tls::TlsDialer;
+
 use crate::error::Error;
 use crate::request_api::RequestApi;
 
@@ -58,6 +60,9 @@ pub struct Config {
     pub resend_undetermined: bool,
     /// The API version of the cluster. Default [`RequestApi::V1`].
     pub api: RequestApi,
+    /// The certificate to show, and the authority of the stores; without one connections have no
+    /// TLS. Default `None`.
+    pub tls: Option<TlsDialer>,
 }
 
 impl Default for Config {
@@ -79,6 +84,7 @@ impl Default for Config {
             fan_out_max: 16,
             resend_undetermined: true,
             api: RequestApi::V1,
+            tls: None,
         }
     }
 }

@@ -14,16 +14,23 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
-/// A channel to `address`, with or without `http://`, that connects when it is first used and
-/// again after it broke.
+/// An address without the scheme.
+pub(crate) fn bare(url: &str) -> &str {
+    let bare = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    bare.unwrap_or(url).trim_end_matches('/')
+}
+
+/// A channel to `address`, with or without a scheme, that connects when it is first used and again
+/// after it broke. With TLS if `config` has certificates, whatever the scheme.
 pub(crate) fn channel(address: &str, config: &Config) -> Result<Channel, Error> {
-    let address = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+    let address = bare(address);
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
         .map_err(|error| Error::Config(format!("{address:?} is no host:port: {error}")))?;
     if endpoint.uri().port().is_none() {
         return Err(Error::Config(format!("{address:?} lacks a port")));
     }
-    Ok(endpoint
+    let endpoint = endpoint
         .connect_timeout(config.connect_timeout)
         // A request is small: Nagle's algorithm would hold it back until the one before is
         // acknowledged.
@@ -34,8 +41,11 @@ pub(crate) fn channel(address: &str, config: &Config) -> Result<Channel, Error> 
         // peer is gone.
         .keep_alive_while_idle(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .connect_lazy())
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+    Ok(match &config.tls {
+        Some(tls) => tls.connect_lazy(&endpoint),
+        None => endpoint.connect_lazy(),
+    })
 }
 
 #[cfg(test)]

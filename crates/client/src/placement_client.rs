@@ -10,7 +10,7 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use crate::config::Config;
-use crate::dial;
+use crate::dial::{self, bare};
 use crate::error::Error;
 use crate::retry_budget::{AttemptFailure, RetryBudget, RetryDelay, describe, is_answer};
 use crate::route_cache::CachedRoute;
@@ -443,11 +443,6 @@ async fn members_at(
     }
     let members = PdMembers { endpoints, stores: vec![], leader: Some(leader) };
     Ok(Some((header.cluster_id, members)))
-}
-
-/// An address without the scheme.
-fn bare(url: &str) -> &str {
-    url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/')
 }
 
 /// Stores come and go; a client that lives long must not collect the addresses of all of them.

@@ -19,8 +19,9 @@
 //! - `membership/`: owns the way from an empty directory to a member, and handshakes. Never
 //!   decides: the rules are those of `flotilla_identity`.
 //! - `start`: opens a listener, a directory and the store in it. Never runs a thread.
-//! - `net/`: owns sockets: limits on connections that come in, dialling those that go out. Never
-//!   knows the services.
+//! - `access`: owns the roles that requests need. Never knows who has which.
+//! - `net/`: owns sockets and TLS: limits on connections that come in, dialling those that go out.
+//!   Never knows the services.
 //! - `config/`: owns every setting: name, unit, default, range. Never changes one while a node
 //!   runs.
 //! - `driver/`: owns the threads of shards and workers, mailboxes and work queues, admission
@@ -31,6 +32,7 @@
 //! - `failure`, `clock`, `sched`, `drop_notify`: fail-stop, time, time slices of threads, and the
 //!   wait for the last holder of the store.
 
+mod access;
 mod border_codec;
 pub mod clock;
 pub mod config;
@@ -55,6 +57,7 @@ mod wall_clock;
 pub use config::{FirstStart, NodeConfig};
 pub use driver::router;
 pub use failure::EndKind;
+pub use net::security::NodeSecurity;
 pub use node::Node;
 pub use sched::set_sched_slice;
 pub use start::{StartError, bind};

@@ -18,6 +18,7 @@ use tonic::service::Routes as GrpcRoutes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use crate::access;
 use crate::clock::Clock;
 use crate::config::{LimitsConfig, NodeConfig, ResolvedConfig};
 use crate::driver::context::{NodeContext, WorkQueues};
@@ -38,6 +39,7 @@ use crate::net::connection::ServerStop;
 use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 use crate::net::listen::{self, ServerLimits};
 use crate::net::refusal::{WordedRefusals, refuse};
+use crate::net::security::NodeSecurity;
 use crate::pd::{self, PlacementDriver};
 use crate::service::operator::OperatorServer;
 use crate::service::rawkv::RawKv;
@@ -74,6 +76,7 @@ pub struct Node {
     addr: SocketAddr,
     router: Router,
     failure: NodeFailure,
+    security: NodeSecurity,
     /// Wakes when the last holder has dropped the store.
     closed: DropWaiter,
     threads: NodeThreads,
@@ -134,6 +137,11 @@ impl Node {
         );
         let resolved = Arc::new(resolved);
         let clock = Clock::start();
+        let security = {
+            let resolved = Arc::clone(&resolved);
+            blocking(move || NodeSecurity::open(&resolved.config.tls)).await
+        };
+        let security = security.map_err(|error| StartError::Refused(error.to_string()))?;
         let directory = {
             let resolved = Arc::clone(&resolved);
             blocking(move || open_directory(&resolved, disk)).await?
@@ -158,20 +166,21 @@ impl Node {
         let directory = match directory.identity().is_member() {
             true => directory,
             false if !resolved.contacts.is_empty() => {
-                join_cluster(directory, &resolved, &address, &listener, clock).await?
+                join_cluster(directory, &resolved, &address, &listener, &security, clock).await?
             }
-            false => become_member(directory, &resolved, &listener, clock).await?,
+            false => become_member(directory, &resolved, &listener, &security, clock).await?,
         };
         let opened = {
             let (resolved, address) = (Arc::clone(&resolved), address.clone());
             blocking(move || open_store(&resolved, directory, &address, clock)).await?
         };
-        Self::assemble(resolved, listener, address, opened, clock).await
+        Self::assemble(resolved, security, listener, address, opened, clock).await
     }
 
     /// Starts what an opened store needs to run.
     async fn assemble(
         resolved: Arc<ResolvedConfig>,
+        security: NodeSecurity,
         listener: TcpListener,
         address: String,
         opened: OpenedStore,
@@ -188,13 +197,18 @@ impl Node {
             let context = context.clone();
             move || context.halt()
         });
-        let given =
-            GivenPlace { listed: resolved.listed_addresses(), labels: resolved.labels.clone() };
+        let given = GivenPlace {
+            listed: resolved.listed_addresses(),
+            labels: resolved.labels.clone(),
+            dialer: security.dialer().clone(),
+        };
         let membership =
             Membership::new(Arc::clone(&context.store), handshake, address, given, failure.clone());
         let mut streams = JoinSet::new();
         let cluster_id = membership.id().cluster_id;
-        streams.spawn(check_contacts(Arc::clone(&resolved), cluster_id, failure.clone()));
+        let dialer = security.dialer().clone();
+        streams.spawn(check_contacts(Arc::clone(&resolved), dialer, cluster_id, failure.clone()));
+        streams.spawn(security.clone().follow_files());
         let transport_limits = TransportLimits {
             queue_bytes_max: limits.peer_queue_bytes_max,
             snapshot_rate: ByteRate::new(resolved.config.snapshot, context.served_count()),
@@ -217,7 +231,8 @@ impl Node {
         streams.spawn(expiry_sweeper::run(router.clone(), limits.expiry_sweep()));
         let placement = place(&resolved, &membership, &router, &connections);
         let watch = HealthWatch { membership, connections, router, clock };
-        let (health, services) = services(&resolved, &watch, &context, counters, &placement);
+        let (health, services) =
+            services(&resolved, &security, &watch, &context, counters, &placement);
         let HealthWatch { membership, router, .. } = watch.clone();
         tell_clients(&health, ServingStatus::Serving).await;
         streams.spawn(watch.run(health.clone()));
@@ -227,6 +242,7 @@ impl Node {
             addr,
             router,
             failure,
+            security,
             closed,
             threads,
             placement,
@@ -261,6 +277,7 @@ impl Node {
         let limits = ServerLimits {
             connections_max: self.resolved.config.limits.connections_max,
             streams_per_connection_max: self.resolved.config.limits.streams_per_connection_max,
+            tls: self.security.acceptor().cloned(),
         };
         let served = listen::serve(listener, self.services.clone(), limits, self.stop.subscribe());
         let failure = self.failure.clone();
@@ -281,6 +298,12 @@ impl Node {
     #[must_use]
     pub fn router(&self) -> &Router {
         &self.router
+    }
+
+    /// The node's certificates.
+    #[must_use]
+    pub fn security(&self) -> NodeSecurity {
+        self.security.clone()
     }
 
     /// A handle that reports the node's failure without holding on to the node.
@@ -445,6 +468,7 @@ fn place(
 /// Everything that the node serves, on one port.
 fn services(
     resolved: &ResolvedConfig,
+    security: &NodeSecurity,
     watch: &HealthWatch,
     context: &NodeContext,
     counters: Arc<TransportCounters>,
@@ -466,6 +490,7 @@ fn services(
         context: context.clone(),
         router: router.clone(),
         counters,
+        security: security.clone(),
         rpc_durations: Arc::clone(raw_kv.rpc_durations()),
     };
     let reader = StatusReader {
@@ -506,5 +531,6 @@ fn services(
         .prepare();
     let tikv = tikv_http::routes(resolved, membership.settings());
     let plain = placement.http_routes().merge(tikv).merge(status_http::routes(reader));
-    (health, routes.into_axum_router().fallback(refuse).merge(plain).into())
+    let routes = routes.into_axum_router().fallback(refuse).merge(plain);
+    (health, access::guard(routes.into(), security))
 }

@@ -58,7 +58,13 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         Bench::Scan(args) => (Workload::Scan, args),
         Bench::Mixed(args) => (Workload::Mixed, args),
     };
-    tool::run(args.target.json, explained(&args.target, measure(workload, args)))
+    let mut args = args.clone();
+    match args.target.read_certificates() {
+        Ok(()) => {
+            tool::run(args.target.json, explained(&args.target, measure(workload, &args)))
+        }
+        Err(error) => tool::end(args.target.json, Err(error)),
+    }
 }
 
 async fn measure(workload: Workload, args: &args::LoadArgs) -> Result<(), Error> {

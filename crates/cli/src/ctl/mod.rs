@@ -126,7 +126,11 @@ enum ClusterSetting {
 /// Does what the command line says.
 #[must_use]
 pub fn run(args: &CtlArgs) -> ExitCode {
-    tool::run(args.target.json, in_time(args))
+    let mut args = args.clone();
+    match args.target.read_certificates() {
+        Ok(()) => tool::run(args.target.json, in_time(&args)),
+        Err(error) => tool::end(args.target.json, Err(error)),
+    }
 }
 
 /// Answers, or ends when the time of the whole command does.

@@ -14,6 +14,7 @@ use super::raft::RaftConfig;
 use super::snapshot::SnapshotConfig;
 use super::split::SplitConfig;
 use super::storage::{ScrubConfig, StorageConfig};
+use super::tls::TlsConfig;
 
 /// Keys that an earlier version knew by another name: group, old name, new name.
 const RENAMED_KEYS: [(&str, &str, &str); 3] = [
@@ -83,6 +84,8 @@ pub struct NodeConfig {
     pub split: SplitConfig,
     /// The flow of snapshots between stores.
     pub snapshot: SnapshotConfig,
+    /// Certificates and roles.
+    pub tls: TlsConfig,
     /// Bounds on memory and waiting.
     pub limits: LimitsConfig,
     /// Threads.
@@ -126,6 +129,7 @@ impl Default for NodeConfig {
             scrub: ScrubConfig::default(),
             split: SplitConfig::default(),
             snapshot: SnapshotConfig::default(),
+            tls: TlsConfig::default(),
             limits: LimitsConfig::default(),
             threads: ThreadsConfig::default(),
         }

@@ -119,6 +119,7 @@ impl NodeConfig {
         self.scrub.check()?;
         self.split.check()?;
         self.snapshot.check()?;
+        self.tls.check()?;
         self.limits.check()?;
         self.threads.check()
     }

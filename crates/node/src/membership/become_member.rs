@@ -10,6 +10,7 @@ use super::bootstrap_server;
 use super::waiting_server::WaitingServer;
 use crate::clock::Clock;
 use crate::config::ResolvedConfig;
+use crate::net::security::NodeSecurity;
 use crate::start::StartError;
 
 /// Makes the directory that of a member of the cluster that `resolved` describes. Serves the other
@@ -27,13 +28,15 @@ pub(crate) async fn become_member(
     directory: StoreDirectory,
     resolved: &ResolvedConfig,
     listener: &TcpListener,
+    security: &NodeSecurity,
     clock: Clock,
 ) -> Result<StoreDirectory, StartError> {
     let bootstrap = BootstrapDriver::new(directory, resolved, clock)?;
     let routes = bootstrap_server::routes(&bootstrap);
-    let server = WaitingServer::start(listener, routes, resolved)?;
+    let server = WaitingServer::start(listener, routes, resolved, security)?;
+    let stores = resolved.spec.stores.iter();
     let channels: Result<Vec<Channel>, _> =
-        resolved.spec.stores.iter().map(|store| connection(&store.address)).collect();
+        stores.map(|store| connection(&store.address, security.dialer())).collect();
     let channels = channels.map_err(|error| {
         StartError::Refused(format!("initial_cluster has an address that is none: {error}"))
     })?;

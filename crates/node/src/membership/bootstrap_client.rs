@@ -8,7 +8,7 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::convert::{WireQuestion, bootstrap_response_from_wire, bootstrap_to_wire};
-use crate::net::dial::{self, PEER_MESSAGE_BYTES_MAX};
+use crate::net::dial::{Dialer, PEER_MESSAGE_BYTES_MAX};
 
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -21,9 +21,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// # Errors
 ///
 /// The address is none.
-pub(super) fn connection(address: &str) -> Result<Channel, tonic::transport::Error> {
-    let endpoint = dial::endpoint(address, CONNECT_TIMEOUT)?;
-    Ok(endpoint.timeout(ANSWER_TIMEOUT).connect_lazy())
+pub(super) fn connection(
+    address: &str,
+    dialer: &Dialer,
+) -> Result<Channel, tonic::transport::Error> {
+    let endpoint = dialer.endpoint(address, CONNECT_TIMEOUT)?;
+    Ok(dialer.connect_lazy(&endpoint.timeout(ANSWER_TIMEOUT)))
 }
 
 /// Asks, and waits for the answer.

@@ -21,6 +21,7 @@ use tonic::transport::Channel;
 use super::convert::{hello_from_wire, hello_to_wire};
 use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
+use crate::net::dial::Dialer;
 
 /// Greetings that one handshake may take: each side confirms once.
 const EXCHANGES_MAX: u32 = 4;
@@ -43,6 +44,8 @@ pub(crate) struct GivenPlace {
     pub(crate) listed: BTreeMap<String, String>,
     /// The labels of this store; none leave those that it has.
     pub(crate) labels: Vec<(String, String)>,
+    /// The way to other stores.
+    pub(crate) dialer: Dialer,
 }
 
 /// Why a handshake did not come about.
@@ -66,6 +69,8 @@ struct MembershipShared {
     settings: ClusterSettings,
     store: Arc<DropNotify<Store>>,
     failure: NodeFailure,
+    /// The way to other stores.
+    dialer: Dialer,
     handshake: Mutex<Handshake>,
     /// Held from a decision until it is durable, so that decisions do not overtake each other.
     deciding: tokio::sync::Mutex<()>,
@@ -90,7 +95,7 @@ impl Membership {
         given: GivenPlace,
         failure: NodeFailure,
     ) -> Self {
-        let GivenPlace { listed, labels } = given;
+        let GivenPlace { listed, labels, dialer } = given;
         let registry_version = watch::Sender::new(handshake.registry().version);
         let shared = MembershipShared {
             identity: store.identity().clone(),
@@ -98,6 +103,7 @@ impl Membership {
             settings: *handshake.settings(),
             store,
             failure,
+            dialer,
             handshake: Mutex::new(handshake),
             deciding: tokio::sync::Mutex::default(),
             listed,
@@ -129,6 +135,11 @@ impl Membership {
         &self.shared.settings
     }
 
+    /// The way to other stores.
+    pub(crate) fn dialer(&self) -> &Dialer {
+        &self.shared.dialer
+    }
+
     /// How far the log is synced.
     pub(crate) fn log_end(&self) -> u64 {
         self.shared.store.log_end()
@@ -153,6 +164,12 @@ impl Membership {
     /// Whether a store is lost or has left.
     pub(crate) fn is_gone(&self, store: StoreId) -> bool {
         self.shared.handshake.lock().registry().is_gone(store)
+    }
+
+    /// The name of a store; empty if there is none with this id.
+    pub(crate) fn name_of(&self, store: StoreId) -> String {
+        let handshake = self.shared.handshake.lock();
+        handshake.registry().store(store).map(|record| record.name.clone()).unwrap_or_default()
     }
 
     /// The store with this id.

@@ -19,6 +19,8 @@ use super::waiting_server::WaitingServer;
 use crate::clock::Clock;
 use crate::config::{FirstStart, ResolvedConfig};
 use crate::failure::NodeFailure;
+use crate::net::dial::Dialer;
+use crate::net::security::NodeSecurity;
 use crate::start::StartError;
 
 /// Between two rounds over all addresses.
@@ -47,6 +49,7 @@ pub(crate) async fn join_cluster(
     resolved: &ResolvedConfig,
     address: &str,
     listener: &TcpListener,
+    security: &NodeSecurity,
     clock: Clock,
 ) -> Result<StoreDirectory, StartError> {
     let target = target(&directory, resolved, address)?;
@@ -58,8 +61,9 @@ pub(crate) async fn join_cluster(
         let join = Arc::clone(&join);
         WaitingStore::new(uuid, move || join.lock().waiting())
     };
-    let server = WaitingServer::start(listener, waiting.serve(Routes::default()), resolved)?;
-    let joined = run(directory, resolved, &join, clock).await;
+    let routes = waiting.serve(Routes::default());
+    let server = WaitingServer::start(listener, routes, resolved, security)?;
+    let joined = run(directory, resolved, &join, security.dialer(), clock).await;
     server.stop().await;
     joined
 }
@@ -68,6 +72,7 @@ async fn run(
     mut directory: StoreDirectory,
     resolved: &ResolvedConfig,
     join: &Mutex<Join>,
+    dialer: &Dialer,
     clock: Clock,
 ) -> Result<StoreDirectory, StartError> {
     let request = join.lock().request().clone();
@@ -78,7 +83,7 @@ async fn run(
             let (asked, question) = join.question();
             (asked.to_owned(), question)
         };
-        let answer = ask(&asked, question, &request).await;
+        let answer = ask(&asked, dialer, question, &request).await;
         let step = join.lock().hear(clock.now(), answer);
         match step.map_err(|refusal| refused(resolved, &refusal.to_string()))? {
             JoinStep::Ask => {}
@@ -138,13 +143,14 @@ fn dir(resolved: &ResolvedConfig) -> String {
 /// service: a member never waits for others to start.
 pub(crate) async fn check_contacts(
     resolved: Arc<ResolvedConfig>,
+    dialer: Dialer,
     cluster_id: u64,
     failure: NodeFailure,
 ) {
     let nothing = RegisterRequest::default();
     for contact in &resolved.contacts {
         for _ in 0..CHECKS_MAX {
-            match ask(contact, JoinQuestion::Locate, &nothing).await {
+            match ask(contact, &dialer, JoinQuestion::Locate, &nothing).await {
                 JoinAnswer::Member { cluster_id: found, .. } if found != cluster_id => {
                     let words = format!(
                         "{}: the data directory is of cluster {cluster_id}, and --join names \

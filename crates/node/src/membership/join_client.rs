@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 use super::convert::{
     labels_to_wire, registry_from_wire, settings_from_wire, uuid_from_wire, uuid_to_wire,
 };
-use crate::net::dial;
+use crate::net::dial::Dialer;
 
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -22,10 +22,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Asks the store at `address`, and waits for the answer.
 pub(super) async fn ask(
     address: &str,
+    dialer: &Dialer,
     question: JoinQuestion,
     request: &RegisterRequest,
 ) -> JoinAnswer {
-    match tokio::time::timeout(ANSWER_TIMEOUT, exchange(address, question, request)).await {
+    let exchange = exchange(address, dialer, question, request);
+    match tokio::time::timeout(ANSWER_TIMEOUT, exchange).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(status)) => failed(&status),
         Err(_) => JoinAnswer::Silent("no answer in time".to_owned()),
@@ -34,11 +36,12 @@ pub(super) async fn ask(
 
 async fn exchange(
     address: &str,
+    dialer: &Dialer,
     question: JoinQuestion,
     request: &RegisterRequest,
 ) -> Result<JoinAnswer, Status> {
-    let connected = match dial::endpoint(address, CONNECT_TIMEOUT) {
-        Ok(endpoint) => endpoint.connect().await,
+    let connected = match dialer.endpoint(address, CONNECT_TIMEOUT) {
+        Ok(endpoint) => dialer.connect(&endpoint).await,
         Err(error) => Err(error),
     };
     let channel = match connected {

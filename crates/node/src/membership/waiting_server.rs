@@ -5,9 +5,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tonic::service::Routes;
 
+use crate::access;
 use crate::config::ResolvedConfig;
 use crate::net::connection::ServerStop;
 use crate::net::listen::{self, ServerLimits};
+use crate::net::security::NodeSecurity;
 use crate::start::StartError;
 
 /// A running server. Dropping it ends it, without an answer to the calls under way.
@@ -26,12 +28,15 @@ impl WaitingServer {
         listener: &TcpListener,
         routes: Routes,
         resolved: &ResolvedConfig,
+        security: &NodeSecurity,
     ) -> Result<Self, StartError> {
         let (stop, stopped) = watch::channel(ServerStop::Not);
         let limits = ServerLimits {
             connections_max: resolved.config.limits.connections_max,
             streams_per_connection_max: resolved.config.limits.streams_per_connection_max,
+            tls: security.acceptor().cloned(),
         };
+        let routes = access::guard(routes, security);
         let served = listen::serve(bind_again(listener)?, routes, limits, stopped);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {

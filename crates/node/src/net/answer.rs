@@ -40,6 +40,11 @@ pub(crate) fn bad_request(why: &str) -> Answer {
     with_status(StatusCode::BAD_REQUEST, &json!({ "error": why }))
 }
 
+/// The party may not ask this; why.
+pub(crate) fn forbidden(why: &str) -> Answer {
+    with_status(StatusCode::FORBIDDEN, &json!({ "error": why }))
+}
+
 /// A text.
 pub(crate) fn text(text: String) -> Answer {
     Response::new(text)

@@ -12,12 +12,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use flotilla_tls::{MaybeTlsStream, PeerIdentity};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, Sleep};
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
+use tonic::{Extensions, Status};
 
+use crate::net::handshakes::Handshakes;
 use crate::net::preface::{OpeningFrames, OpeningStage};
 use crate::sched::YieldBudget;
 
@@ -54,14 +57,19 @@ impl Default for OpeningLimits {
     }
 }
 
-/// Accepts connections from `listener` and hands them to `taken` until its receiver is dropped.
-/// While `connections_max` are open the next ones wait in the kernel's backlog.
+/// The receiver of connections that were taken.
+pub(crate) type TakenConnections = mpsc::Sender<io::Result<ServerConnection>>;
+
+/// Accepts connections from `listener`, has their handshakes made if there are any, and hands them
+/// to `taken` until its receiver is dropped. While `connections_max` are open the next ones wait in
+/// the kernel's backlog.
 pub(crate) async fn accept(
     listener: TcpListener,
     connections_max: usize,
     opening: OpeningLimits,
-    taken: mpsc::Sender<io::Result<ServerConnection>>,
+    taken: TakenConnections,
     stop: watch::Receiver<ServerStop>,
+    mut handshakes: Option<Handshakes>,
 ) {
     let places = Arc::new(Semaphore::new(connections_max));
     let mut stopped = stop.clone();
@@ -78,9 +86,18 @@ pub(crate) async fn accept(
                 // Without Nagle's algorithm small answers leave at once; an error only costs
                 // latency.
                 let _ = stream.set_nodelay(true);
-                let connection = ServerConnection::new(stream, place, opening, stop.clone());
-                if taken.send(Ok(connection)).await.is_err() {
-                    return;
+                let stop = stop.clone();
+                let open = move |stream, peer| {
+                    ServerConnection::new(stream, ConnectionPeer(peer), place, opening, stop)
+                };
+                match &mut handshakes {
+                    // In a task: a slow peer holds up nobody but itself.
+                    Some(handshakes) => handshakes.begin(stream, opening, open, taken.clone()),
+                    None => {
+                        if taken.send(Ok(open(stream.into(), None))).await.is_err() {
+                            return;
+                        }
+                    }
                 }
             }
             Err(error) => {
@@ -94,7 +111,8 @@ pub(crate) async fn accept(
 /// A connection that ends by itself if its first request does not come in time, or when the server
 /// breaks off.
 pub(crate) struct ServerConnection {
-    stream: TcpStream,
+    stream: MaybeTlsStream,
+    peer: ConnectionPeer,
     /// Gone once a request has come.
     opening: Option<OpeningWatch>,
     /// Ready when the server breaks off; gone after that.
@@ -137,7 +155,8 @@ impl OpeningWatch {
 
 impl ServerConnection {
     fn new(
-        stream: TcpStream,
+        stream: MaybeTlsStream,
+        peer: ConnectionPeer,
         place: OwnedSemaphorePermit,
         limits: OpeningLimits,
         mut stop: watch::Receiver<ServerStop>,
@@ -148,6 +167,7 @@ impl ServerConnection {
         };
         Self {
             stream,
+            peer,
             opening: Some(OpeningWatch::start(limits)),
             broken_off: Some(Box::pin(broken_off)),
             writing: YieldBudget::default(),
@@ -250,16 +270,50 @@ impl AsyncWrite for ServerConnection {
 }
 
 impl Connected for ServerConnection {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = ConnectionPeer;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+    fn connect_info(&self) -> ConnectionPeer {
+        self.peer.clone()
+    }
+}
+
+/// The party at the other end of a connection, as each of its requests carries it; none on a
+/// connection without TLS.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConnectionPeer(Option<Arc<PeerIdentity>>);
+
+impl ConnectionPeer {
+    /// The party of a request.
+    pub(crate) fn of(extensions: &Extensions) -> Self {
+        extensions.get::<Self>().cloned().unwrap_or_default()
+    }
+
+    /// The party by its certificate.
+    pub(crate) fn identity(&self) -> Option<&PeerIdentity> {
+        self.0.as_deref()
+    }
+
+    /// Refuses a party that is not the store with this name.
+    ///
+    /// # Errors
+    ///
+    /// `PERMISSION_DENIED`.
+    pub(crate) fn check_store(&self, name: &str) -> Result<(), Status> {
+        match self.identity() {
+            Some(identity) if !identity.is_store(name) => Err(Status::permission_denied(format!(
+                "the sender says that it is store {name}, and its certificate is of {}: compare \
+                 tls.store_name and the certificate",
+                identity.names()
+            ))),
+            _ => Ok(()),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
 
     use super::*;
 
@@ -275,7 +329,7 @@ mod tests {
         let (taken, connections) = mpsc::channel(1);
         let (stop, stopped) = watch::channel(ServerStop::Not);
         let limits = OpeningLimits::default();
-        tokio::spawn(accept(listener, connections_max, limits, taken, stopped));
+        tokio::spawn(accept(listener, connections_max, limits, taken, stopped, None));
         (addr, connections, stop)
     }
 
@@ -289,7 +343,7 @@ mod tests {
         assert!(connections.try_recv().is_err());
         drop(first_here);
         let second_here = connections.recv().await.unwrap().unwrap();
-        assert_eq!(second_here.stream.peer_addr().unwrap(), second.local_addr().unwrap());
+        assert_eq!(second_here.stream.tcp().peer_addr().unwrap(), second.local_addr().unwrap());
     }
 
     /// Reads until the connection ends by itself: how, and how long after it was taken. Time is the

@@ -8,6 +8,7 @@
 use std::io;
 use std::time::Duration;
 
+use flotilla_tls::TlsAcceptor;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -15,6 +16,7 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 
 use crate::net::connection::{OpeningLimits, ServerStop, accept};
+use crate::net::handshakes::Handshakes;
 
 /// Bytes of the header lines of one request at most.
 const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
@@ -34,11 +36,12 @@ const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 const PENDING_RESETS_MAX: usize = 20;
 const ERROR_RESETS_MAX: usize = 256;
 
-/// Limits of one listener.
-#[derive(Clone, Copy, Debug)]
+/// Limits of one listener, and its TLS if it has some.
+#[derive(Clone, Debug)]
 pub(crate) struct ServerLimits {
     pub(crate) connections_max: usize,
     pub(crate) streams_per_connection_max: u32,
+    pub(crate) tls: Option<TlsAcceptor>,
 }
 
 /// Serves `routes` until `stop` says so, then until the last connection has ended.
@@ -54,8 +57,10 @@ pub(crate) async fn serve(
 ) -> Result<(), tonic::transport::Error> {
     let (taken, connections) = mpsc::channel::<io::Result<_>>(1);
     let opening = OpeningLimits::default();
+    let handshakes = limits.tls.map(Handshakes::new);
+    let (count_max, stopped) = (limits.connections_max, stop.clone());
     let accepting =
-        tokio::spawn(accept(listener, limits.connections_max, opening, taken, stop.clone()));
+        tokio::spawn(accept(listener, count_max, opening, taken, stopped, handshakes));
     let mut until = stop;
     let served = Server::builder()
         // For the few answers that clients and tools read by plain HTTP.

@@ -1,7 +1,7 @@
 //! Sockets: connections that come in, with limits on all of them, and those that go out.
 //!
-//! `listen` serves one listener, `connection` is a connection that must open in time, `preface`
-//! follows how far it has come; `answer` makes answers of plain HTTP, `refusal` those to calls that
+//! `listen` serves one listener, `handshakes` makes those of TLS, `connection` is a connection that
+//! must open in time, `preface` follows how far it has come; `security` has a node's certificates; `answer` makes answers of plain HTTP, `refusal` those to calls that
 //! are not served; `call_deadline` ends calls whose time is over; `dial` connects to other stores.
 //! Nothing here knows what is served.
 
@@ -9,6 +9,8 @@ pub(crate) mod answer;
 pub(crate) mod call_deadline;
 pub(crate) mod connection;
 pub(crate) mod dial;
+pub(crate) mod handshakes;
 pub(crate) mod listen;
 mod preface;
 pub(crate) mod refusal;
+pub(crate) mod security;

@@ -14,6 +14,7 @@ use super::leader::PdLeader;
 use crate::border_codec::BorderCodec;
 use crate::driver::router::Router;
 use crate::membership::{KnownStore, Membership};
+use crate::net::dial::Dialer;
 use crate::transport::PeerConnections;
 
 /// Limits and targets of the placement driver.
@@ -121,6 +122,11 @@ impl PdContext {
         let known = known.ok().and_then(Result::ok).and_then(|store| *store);
         let store = known.or_else(|| Some(shared.router.leader(SYSTEM_REGION)?.1.store))?;
         self.member(store)
+    }
+
+    /// The way to other stores, and their URLs.
+    pub(super) fn dialer(&self) -> &Dialer {
+        self.shared.membership.dialer()
     }
 
     pub(super) fn member(&self, store: StoreId) -> Option<KnownStore> {

@@ -9,7 +9,7 @@ use flotilla_proto::{metapb, pdpb};
 use flotilla_region::{Descriptor, PeerRole, RegionPeer, Space};
 
 use crate::membership::{KnownStore, labels_to_wire};
-use crate::net::dial;
+use crate::net::dial::Dialer;
 
 /// A store as clients know it.
 pub(super) fn store_to_proto(store: &StoreInfo) -> metapb::Store {
@@ -33,8 +33,8 @@ pub(super) fn store_to_proto(store: &StoreInfo) -> metapb::Store {
 }
 
 /// A store of the cluster as one that can answer for placement.
-pub(super) fn member_to_proto(member: &KnownStore) -> pdpb::Member {
-    let url = dial::url(&member.address);
+pub(super) fn member_to_proto(member: &KnownStore, dialer: &Dialer) -> pdpb::Member {
+    let url = dialer.url(&member.address);
     pdpb::Member {
         name: member.name.clone(),
         member_id: member.store.0,

@@ -18,6 +18,7 @@ use super::convert;
 use super::errors::not_leader;
 use super::heartbeat_sessions::Pings;
 use super::leader::PdLeader;
+use crate::net::connection::ConnectionPeer;
 use crate::membership::{labels_from_wire, run_from_wire, uuid_from_wire};
 
 /// Answers that wait for the connection: a ping, a registry, transfers and steps.
@@ -37,7 +38,8 @@ impl Placement for HeartbeatReceiver {
     ) -> Result<Response<Self::ReportStream>, Status> {
         let pd_leader = self.0.pd_leader().await?;
         let (pings, answers) = mpsc::channel(ANSWERS_COUNT_MAX);
-        tokio::spawn(listen(self.0.clone(), pd_leader, request.into_inner(), pings));
+        let peer = ConnectionPeer::of(request.extensions());
+        tokio::spawn(listen(self.0.clone(), pd_leader, request.into_inner(), peer, pings));
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
     }
 }
@@ -46,6 +48,7 @@ async fn listen(
     context: PdContext,
     pd_leader: Arc<PdLeader>,
     mut reports: Streaming<ReportRequest>,
+    peer: ConnectionPeer,
     pings: Pings,
 ) {
     let mut pd_leaders = context.shared.pd_leader.subscribe();
@@ -58,6 +61,10 @@ async fn listen(
             _ = stepped_down => break Some(not_leader()),
         };
         let Ok(Some(report)) = report else { break None };
+        let sender = StoreId(report.store.as_ref().map_or(0, |store| store.id));
+        if let Err(status) = peer.check_store(&context.shared.membership.name_of(sender)) {
+            break Some(status);
+        }
         if let Err(status) = take(&context, &pd_leader, report, &pings, &mut session) {
             break Some(status);
         }

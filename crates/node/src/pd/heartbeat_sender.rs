@@ -24,7 +24,6 @@ use super::convert;
 use super::step_runner::StepRunner;
 use crate::driver::router::RouteChange;
 use crate::membership::{KnownStore, labels_to_wire, run_to_wire, uuid_to_wire};
-use crate::net::dial;
 use crate::wall_clock;
 
 /// The cause of transfers that placement asks for between its other steps.
@@ -81,13 +80,15 @@ async fn session(context: &PdContext, leader: &KnownStore) -> Result<(), Status>
     let shared = &context.shared;
     // Before the first full report, so that no change falls between the two.
     let mut changes = shared.router.changes();
-    let endpoint = dial::endpoint(&leader.address, CONNECT_TIMEOUT)
+    let dialer = context.dialer();
+    let endpoint = dialer
+        .endpoint(&leader.address, CONNECT_TIMEOUT)
         .map_err(|error| Status::internal(error.to_string()))?
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
         .keep_alive_while_idle(true);
-    let channel =
-        endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?;
+    let connected = dialer.connect(&endpoint).await;
+    let channel = connected.map_err(|error| Status::unavailable(error.to_string()))?;
     let (reports, outgoing) = mpsc::channel(QUEUE_COUNT_MAX);
     let (steps, step_answers) = StepRunner::new(shared.router.clone(), shared.membership.clone());
     let led = LedRegions::new(shared.router.identity().store.0);

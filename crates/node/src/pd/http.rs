@@ -18,7 +18,7 @@ use super::leader::PdLeader;
 use crate::border_codec::BorderCodec;
 use crate::membership::KnownStore;
 use crate::net::answer::{self, Answer};
-use crate::net::dial;
+use crate::net::dial::Dialer;
 
 /// Regions that one answer lists; the count is that of all.
 const REGIONS_MAX: usize = 10_000;
@@ -82,8 +82,9 @@ async fn region(State(context): State<PdContext>, uri: Uri, Path(id): Path<u64>)
 }
 
 async fn members(State(context): State<PdContext>) -> Answer {
-    let leader = context.leader().await.as_ref().map(member_to_json);
-    let members: Vec<_> = context.shared.membership.stores().iter().map(member_to_json).collect();
+    let member = |store: &KnownStore| member_to_json(store, context.dialer());
+    let leader = context.leader().await.as_ref().map(member);
+    let members: Vec<_> = context.shared.membership.stores().iter().map(member).collect();
     let header = json!({ "cluster_id": context.cluster_id() });
     answer::json(&json!({
         "header": header, "members": members, "leader": leader, "etcd_leader": leader,
@@ -92,7 +93,7 @@ async fn members(State(context): State<PdContext>) -> Answer {
 
 async fn leader(State(context): State<PdContext>) -> Answer {
     match context.leader().await {
-        Some(leader) => answer::json(&member_to_json(&leader)),
+        Some(leader) => answer::json(&member_to_json(&leader, context.dialer())),
         None => answer::unavailable("no leader of placement is known"),
     }
 }
@@ -102,7 +103,7 @@ async fn health(State(context): State<PdContext>) -> Answer {
     let here = shared.router.identity().store;
     let stores = shared.membership.stores();
     let stores = stores.iter().map(|store| {
-        let mut health = member_to_json(store);
+        let mut health = member_to_json(store, context.dialer());
         health["health"] = (store.store == here || shared.connections.is_up(store.store)).into();
         health
     });
@@ -151,7 +152,7 @@ async fn by_leader(
     }
     let here = context.shared.router.identity().store;
     match context.leader().await.filter(|leader| leader.store != here) {
-        Some(leader) => answer::elsewhere(&format!("{}{uri}", dial::url(&leader.address))),
+        Some(leader) => answer::elsewhere(&format!("{}{uri}", context.dialer().url(&leader.address))),
         None => answer::unavailable("no leader of placement is known"),
     }
 }
@@ -194,8 +195,8 @@ fn peer_to_json(replica: &ReplicaInfo) -> Value {
     json!({ "id": replica.id, "store_id": replica.store, "role_name": role })
 }
 
-fn member_to_json(store: &KnownStore) -> Value {
-    let member = member_to_proto(store);
+fn member_to_json(store: &KnownStore, dialer: &Dialer) -> Value {
+    let member = member_to_proto(store, dialer);
     json!({
         "name": member.name,
         "member_id": member.member_id,

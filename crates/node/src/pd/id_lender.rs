@@ -10,7 +10,6 @@ use tonic::Status;
 
 use super::context::PdContext;
 use super::errors::not_leader;
-use crate::net::dial;
 
 /// Ids of one block: enough for a hundred splits at least.
 const BLOCK_COUNT: u32 = 1_000;
@@ -51,11 +50,13 @@ async fn lease(context: &PdContext) -> Result<Range<u64>, Status> {
 /// Asks the leader, another store, for a block. The last id of it.
 async fn ask(context: &PdContext) -> Result<u64, Status> {
     let leader = context.leader().await.ok_or_else(not_leader)?;
-    let endpoint = dial::endpoint(&leader.address, TIMEOUT)
+    let dialer = context.dialer();
+    let endpoint = dialer
+        .endpoint(&leader.address, TIMEOUT)
         .map_err(|error| Status::internal(error.to_string()))?
         .timeout(TIMEOUT);
-    let channel =
-        endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?;
+    let connected = dialer.connect(&endpoint).await;
+    let channel = connected.map_err(|error| Status::unavailable(error.to_string()))?;
     let header =
         Some(RequestHeader { cluster_id: context.cluster_id(), ..RequestHeader::default() });
     let request = AllocIdRequest { header, count: BLOCK_COUNT };

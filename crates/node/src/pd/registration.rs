@@ -15,6 +15,7 @@ use tonic::{Request, Response, Status};
 use super::context::PdContext;
 use super::leader::{PATIENCE, PdLeader};
 use super::replica_repair;
+use crate::net::connection::ConnectionPeer;
 use crate::membership::{labels_from_wire, uuid_from_wire, uuid_to_wire};
 
 impl PdLeader {
@@ -176,6 +177,7 @@ impl Join for JoinService {
         &self,
         request: Request<peers::RegisterRequest>,
     ) -> Result<Response<RegisterResponse>, Status> {
+        ConnectionPeer::of(request.extensions()).check_store(&request.get_ref().name)?;
         let wire = request.into_inner();
         let own = self.0.cluster_id();
         // Not by `check_cluster`: a store that joins always knows where.

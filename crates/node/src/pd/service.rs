@@ -32,6 +32,7 @@ use super::convert::{member_to_proto, store_to_proto};
 use super::leader::PdLeader;
 use super::lookup::{self, LookupResult};
 use super::{scatter_regions, split_regions};
+use crate::membership::KnownStore;
 
 /// Regions that one answer holds at most; a client that wants more asks again from where it ended.
 const SCAN_COUNT_MAX: usize = 10_000;
@@ -232,10 +233,12 @@ impl Pd for PdService {
         &self,
         _request: Request<GetMembersRequest>,
     ) -> Result<Response<GetMembersResponse>, Status> {
-        let leader = self.context.leader().await.as_ref().map(member_to_proto);
+        let membership = &self.context.shared.membership;
+        let member = |store: &KnownStore| member_to_proto(store, self.context.dialer());
+        let leader = self.context.leader().await.as_ref().map(member);
         Ok(Response::new(GetMembersResponse {
             header: self.header(),
-            members: self.context.shared.membership.stores().iter().map(member_to_proto).collect(),
+            members: membership.stores().iter().map(member).collect(),
             leader: leader.clone(),
             etcd_leader: leader,
             ..GetMembersResponse::default()

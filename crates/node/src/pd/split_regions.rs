@@ -18,7 +18,6 @@ use super::errors::not_leader;
 use super::leader::PdLeader;
 use super::lookup::{self, LookupResult};
 use crate::border_codec::request_version;
-use crate::net::dial;
 
 /// Rounds without a split if the client names no number.
 const ROUNDS: u64 = 5;
@@ -132,11 +131,13 @@ async fn split_region(
     keys: Vec<Bytes>,
 ) -> Result<(), Status> {
     let store = context.member(StoreId(leader.store_id)).ok_or_else(not_leader)?;
-    let endpoint = dial::endpoint(&store.address, TIMEOUT)
+    let dialer = context.dialer();
+    let endpoint = dialer
+        .endpoint(&store.address, TIMEOUT)
         .map_err(|error| Status::internal(error.to_string()))?
         .timeout(TIMEOUT);
-    let channel =
-        endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?;
+    let connected = dialer.connect(&endpoint).await;
+    let channel = connected.map_err(|error| Status::unavailable(error.to_string()))?;
     let claims = Context {
         region_id: region.id,
         region_epoch: region.region_epoch,

@@ -7,6 +7,7 @@ use flotilla_proto::peers;
 
 use crate::driver::context::NodeContext;
 use crate::driver::router::{Router, RouterStats};
+use crate::net::security::{NodeSecurity, TlsStats};
 use crate::service::rawkv::RpcDurations;
 use crate::transport::{TransportCounters, TransportCounts};
 
@@ -16,6 +17,7 @@ pub(crate) struct NodeStatsReader {
     pub(crate) context: NodeContext,
     pub(crate) router: Router,
     pub(crate) counters: Arc<TransportCounters>,
+    pub(crate) security: NodeSecurity,
     pub(crate) rpc_durations: Arc<RpcDurations>,
 }
 
@@ -25,6 +27,7 @@ impl NodeStatsReader {
         NodeStats {
             requests: self.router.counts(),
             transport: self.counters.read(),
+            tls: self.security.stats(),
             store: self.context.store.stats(),
             log_backlog_bytes: self.context.queues.log.bytes() as u64,
             apply_backlog_bytes: self.context.queues.applies.bytes() as u64,
@@ -46,6 +49,8 @@ flotilla_base::metrics! { "queues",
         pub requests: RouterStats => Nested(),
         /// Messages between stores.
         pub transport: TransportCounts => Nested(),
+        /// Certificates and connections with TLS.
+        pub tls: TlsStats => Nested(),
         /// The disk.
         pub store: flotilla_store::Stats => Nested(),
         /// Bytes that wait to be written to the log.

@@ -24,6 +24,7 @@ use super::counters::TransportCounters;
 use super::snapshots::{ByteRate, SnapshotReceiver, VerdictStream};
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
 use crate::drop_notify::DropNotify;
+use crate::net::connection::ConnectionPeer;
 use crate::membership::{
     Membership, WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire, uuid_from_wire,
 };
@@ -64,13 +65,16 @@ impl FrameReceiver {
     async fn listen(
         &self,
         kind: StreamKind,
-        mut frames: Streaming<Frame>,
+        frames: Request<Streaming<Frame>>,
     ) -> Result<Response<Done>, Status> {
+        let peer = ConnectionPeer::of(frames.extensions());
+        let mut frames = frames.into_inner();
         let Some(mut frame) = frames.message().await? else {
             return Ok(Response::new(Done {}));
         };
         let from = StoreId(frame.from_store);
         self.check(&frame, from)?;
+        peer.check_store(&self.membership.name_of(from))?;
         let number = self.supersede(from, kind);
         loop {
             // The newer stream may have superseded this one while it waited for a frame.
@@ -166,11 +170,11 @@ impl FrameReceiver {
 #[tonic::async_trait]
 impl Peers for FrameReceiver {
     async fn urgent(&self, frames: Request<Streaming<Frame>>) -> Result<Response<Done>, Status> {
-        self.listen(StreamKind::Urgent, frames.into_inner()).await
+        self.listen(StreamKind::Urgent, frames).await
     }
 
     async fn appends(&self, frames: Request<Streaming<Frame>>) -> Result<Response<Done>, Status> {
-        self.listen(StreamKind::Appends, frames.into_inner()).await
+        self.listen(StreamKind::Appends, frames).await
     }
 
     type SnapshotStream = VerdictStream;
@@ -179,10 +183,12 @@ impl Peers for FrameReceiver {
         &self,
         parts: Request<Streaming<SnapshotPart>>,
     ) -> Result<Response<VerdictStream>, Status> {
-        Ok(Response::new(self.snapshots.receive(parts.into_inner())))
+        let peer = ConnectionPeer::of(parts.extensions());
+        Ok(Response::new(self.snapshots.receive(parts.into_inner(), peer)))
     }
 
     async fn hello(&self, hello: Request<StoreHello>) -> Result<Response<HelloResponse>, Status> {
+        ConnectionPeer::of(hello.extensions()).check_store(&hello.get_ref().name)?;
         Ok(Response::new(self.membership.answer(hello.into_inner()).await?))
     }
 

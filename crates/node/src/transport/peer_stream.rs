@@ -14,7 +14,7 @@ use super::fault::LinkFault;
 use super::send_queue::{FrameSender, FrameStream, SendQueue};
 use crate::driver::shard_message::Mailboxes;
 use crate::membership::{HandshakeError, Membership};
-use crate::net::dial::{self, PEER_MESSAGE_BYTES_MAX};
+use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -74,12 +74,13 @@ impl PeerStream {
     }
 
     async fn connect(&self, address: &str) -> Result<Channel, tonic::transport::Error> {
-        dial::endpoint(address, CONNECT_TIMEOUT)?
+        let dialer = self.membership.dialer();
+        let endpoint = dialer
+            .endpoint(address, CONNECT_TIMEOUT)?
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            .keep_alive_while_idle(true)
-            .connect()
-            .await
+            .keep_alive_while_idle(true);
+        dialer.connect(&endpoint).await
     }
 
     /// Greets the other store, then sends frames until the stream ends.

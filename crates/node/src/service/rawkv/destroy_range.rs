@@ -33,7 +33,6 @@ use super::request_context::check_cluster;
 use super::service::RawKv;
 use super::validate;
 use crate::descriptor_proto::region_to_proto;
-use crate::net::dial;
 
 /// How long all of it may take, if the client does not say that it waits for less: a minute less
 /// than the time after which client-go gives up, so that it hears which region was not done.
@@ -229,10 +228,12 @@ impl RangeDestroyer {
         if let Some(channel) = links.get(&store) {
             return Ok(channel.clone());
         }
-        let address = self.service.address_of(store);
-        let address = address.ok_or_else(|| format!("store {store} has no known address"))?;
-        let endpoint = dial::endpoint(&address, CONNECT_TIMEOUT).map_err(|why| why.to_string())?;
-        let channel = endpoint.connect_lazy();
+        let way = self.service.way_to(store);
+        let (address, dialer) =
+            way.ok_or_else(|| format!("store {store} has no known address"))?;
+        let endpoint =
+            dialer.endpoint(&address, CONNECT_TIMEOUT).map_err(|why| why.to_string())?;
+        let channel = dialer.connect_lazy(&endpoint);
         links.insert(store, channel.clone());
         Ok(channel)
     }

@@ -18,6 +18,7 @@ use super::validate::RequestRules;
 use crate::border_codec::{BorderCodec, request_version};
 use crate::driver::router::Router;
 use crate::membership::Membership;
+use crate::net::dial::Dialer;
 use crate::wall_clock::WallClockRefusal;
 
 /// Limits of the service. Every one bounds memory.
@@ -144,10 +145,11 @@ impl RawKv {
         self.shared.membership.as_ref()
     }
 
-    /// The address of another store, as last heard.
-    pub(super) fn address_of(&self, store: StoreId) -> Option<String> {
-        let known = self.membership()?.store(store)?;
-        (!known.address.is_empty()).then_some(known.address)
+    /// The address of another store, as last heard, and the way there.
+    pub(super) fn way_to(&self, store: StoreId) -> Option<(String, &Dialer)> {
+        let membership = self.membership()?;
+        let known = membership.store(store)?;
+        (!known.address.is_empty()).then(|| (known.address, membership.dialer()))
     }
 
     /// The column families that can have rows.

@@ -23,6 +23,7 @@ use super::receipt::SnapshotReceipt;
 use super::stager::{SnapshotStager, StagerPart};
 use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
+use crate::net::connection::ConnectionPeer;
 use crate::membership::{Membership, uuid_from_wire};
 use crate::transport::convert;
 use crate::transport::counters::TransportCounters;
@@ -64,11 +65,15 @@ impl SnapshotReceiver {
     }
 
     /// Takes one stream. Its task ends with the returned stream of answers.
-    pub(crate) fn receive(self: &Arc<Self>, parts: Streaming<SnapshotPart>) -> VerdictStream {
+    pub(crate) fn receive(
+        self: &Arc<Self>,
+        parts: Streaming<SnapshotPart>,
+        peer: ConnectionPeer,
+    ) -> VerdictStream {
         let (answers, verdicts) = mpsc::channel(ANSWERS_MAX);
         let receiver = Arc::clone(self);
         let task = tokio::spawn(async move {
-            let taken = receiver.take(parts, &answers).await;
+            let taken = receiver.take(parts, &peer, &answers).await;
             if let Err(status) = taken {
                 tracing::debug!("a snapshot is not received: {}", status.message());
                 let _ = answers.send(Err(status)).await;
@@ -81,6 +86,7 @@ impl SnapshotReceiver {
     async fn take(
         &self,
         mut parts: Streaming<SnapshotPart>,
+        peer: &ConnectionPeer,
         answers: &Answers,
     ) -> Result<(), Status> {
         // The task ends wherever the connection does: then the receipt counts.
@@ -90,6 +96,7 @@ impl SnapshotReceiver {
         };
         let size = RegionSize { keys: offer.rows, bytes: offer.bytes };
         let envelope = self.check(offer)?;
+        peer.check_store(&self.membership.name_of(envelope.from.store))?;
         let region = envelope.region;
         let slot = tokio::time::timeout(SLOT_WAIT, self.slots.acquire()).await;
         let Ok(Ok(_slot)) = slot else {

@@ -20,7 +20,7 @@ use super::{CHUNKS_IN_FLIGHT, STREAMS_MAX};
 use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
 use crate::membership::{Membership, uuid_to_wire};
-use crate::net::dial::{self, PEER_MESSAGE_BYTES_MAX};
+use crate::net::dial::{Dialer, PEER_MESSAGE_BYTES_MAX};
 use crate::transport::convert;
 use crate::transport::counters::TransportCounters;
 
@@ -201,7 +201,7 @@ impl SnapshotSender {
     async fn connect(&self, to: StoreId) -> Result<PeersClient<Channel>, SendError> {
         let mut last = SendError::Connect("the store has no address".to_owned());
         for address in self.membership.addresses(to) {
-            match connect(&address).await {
+            match connect(&address, self.membership.dialer()).await {
                 Ok(channel) => {
                     return Ok(
                         PeersClient::new(channel).max_encoding_message_size(PEER_MESSAGE_BYTES_MAX)
@@ -230,12 +230,12 @@ impl SnapshotSender {
     }
 }
 
-async fn connect(address: &str) -> Result<Channel, tonic::transport::Error> {
-    dial::endpoint(address, CONNECT_TIMEOUT)?
+async fn connect(address: &str, dialer: &Dialer) -> Result<Channel, tonic::transport::Error> {
+    let endpoint = dialer
+        .endpoint(address, CONNECT_TIMEOUT)?
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .connect()
-        .await
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT);
+    dialer.connect(&endpoint).await
 }
 
 /// Both directions of one stream.
