@@ -48,7 +48,8 @@ impl StoreOperator {
     ///
     /// [`Error::Unreachable`] if the store does not answer in time: it is then not known what has
     /// come of it. [`Error::NotServing`] if it has no cluster yet, or stops;
-    /// [`Error::Unimplemented`] if its version is too old for the request.
+    /// [`Error::Unimplemented`] if its version is too old for the request; [`Error::Rejected`] if the
+    /// certificate is not that of an operator.
     pub async fn transfer_leader(
         &self,
         region_id: u64,
@@ -136,6 +137,10 @@ impl StoreOperator {
             Ok(Ok(response)) => return Ok(response.into_inner()),
             Ok(Err(status)) if status.code() == Code::Unimplemented => {
                 return Err(Error::Unimplemented { endpoint: self.address.clone() });
+            }
+            Ok(Err(status)) if status.code() == Code::PermissionDenied => {
+                let words = format!("{}: {}", self.address, describe(&status));
+                return Err(Error::Rejected(words));
             }
             Ok(Err(status)) if is_answer(&status) => {
                 let (endpoint, reason) = (self.address.clone(), describe(&status));

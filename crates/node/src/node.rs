@@ -137,11 +137,6 @@ impl Node {
         );
         let resolved = Arc::new(resolved);
         let clock = Clock::start();
-        let security = {
-            let resolved = Arc::clone(&resolved);
-            blocking(move || NodeSecurity::open(&resolved.config.tls)).await
-        };
-        let security = security.map_err(|error| StartError::Refused(error.to_string()))?;
         let directory = {
             let resolved = Arc::clone(&resolved);
             blocking(move || open_directory(&resolved, disk)).await?
@@ -150,6 +145,13 @@ impl Node {
             // Before it listens: with another store's name it would find that one's port taken.
             check_given(&resolved, &directory)?;
         }
+        let security = {
+            let identity = directory.identity();
+            let name = if identity.is_member() { &identity.name } else { &resolved.own().name };
+            let (name, resolved) = (name.clone(), Arc::clone(&resolved));
+            blocking(move || NodeSecurity::open(&resolved.config.tls, &name)).await
+        };
+        let security = security.map_err(|error| StartError::Refused(error.to_string()))?;
         let known = directory.own_address().map_err(|source| StartError::Store {
             dir: resolved.config.data_dir.display().to_string(),
             source,

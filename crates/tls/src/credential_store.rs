@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::credentials::Credentials;
 use crate::error::TlsError;
 use crate::files::{CertificateFiles, FileVersion};
+use crate::roles::RoleNames;
 
 /// Credentials that follow their files. Cheap to clone; all clones see the same ones.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub struct CredentialStore {
 #[derive(Debug)]
 struct SharedCredentials {
     files: CertificateFiles,
+    /// The store whose certificate it must be, by these names; `None`: it may be any.
+    owner: Option<(RoleNames, String)>,
     current: RwLock<Arc<Credentials>>,
     /// The files as they were read last, with success or without. Held while they are read.
     seen: Mutex<[FileVersion; 3]>,
@@ -34,11 +37,33 @@ impl CredentialStore {
     ///
     /// As [`Credentials::read`].
     pub fn open(files: CertificateFiles) -> Result<Self, TlsError> {
+        Self::open_of(files, None)
+    }
+
+    /// The same, of a certificate that must be that of the store `name`, now and whenever it is
+    /// renewed: the other stores hear no other.
+    ///
+    /// # Errors
+    ///
+    /// As [`Credentials::read`], and if it is another one's.
+    pub fn open_of_store(
+        files: CertificateFiles,
+        roles: RoleNames,
+        name: &str,
+    ) -> Result<Self, TlsError> {
+        Self::open_of(files, Some((roles, name.to_owned())))
+    }
+
+    fn open_of(
+        files: CertificateFiles,
+        owner: Option<(RoleNames, String)>,
+    ) -> Result<Self, TlsError> {
         // Before they are read: a change in between is then seen as one.
         let seen = files.versions();
-        let current = Arc::new(Credentials::read(&files)?);
+        let current = Arc::new(read(&files, owner.as_ref())?);
         let shared = SharedCredentials {
             files,
+            owner,
             current: RwLock::new(current),
             seen: Mutex::new(seen),
             reloads: AtomicU64::new(0),
@@ -66,7 +91,7 @@ impl CredentialStore {
             return Ok(false);
         }
         *seen = versions;
-        match Credentials::read(&self.shared.files) {
+        match read(&self.shared.files, self.shared.owner.as_ref()) {
             Ok(credentials) => {
                 *self.shared.current.write() = Arc::new(credentials);
                 self.shared.reloads.fetch_add(1, Ordering::Relaxed);
@@ -85,4 +110,23 @@ impl CredentialStore {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (count(&self.shared.reloads), count(&self.shared.failures))
     }
+}
+
+fn read(
+    files: &CertificateFiles,
+    owner: Option<&(RoleNames, String)>,
+) -> Result<Credentials, TlsError> {
+    let credentials = Credentials::read(files)?;
+    if let Some((roles, name)) = owner {
+        let identity = roles.identify(credentials.names.clone());
+        if !identity.is_store(name) {
+            let words = format!(
+                "it is no certificate of store {name}: it has the names {}, and a store's is {}",
+                identity.names(),
+                roles.store
+            );
+            return Err(TlsError::Unusable { path: files.cert.clone(), words });
+        }
+    }
+    Ok(credentials)
 }

@@ -24,6 +24,7 @@ const DIALLED_PROTOCOLS: [&[u8]; 1] = [b"h2"];
 pub struct Credentials {
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) client: Arc<ClientConfig>,
+    pub(crate) names: Vec<String>,
     expires: SystemTime,
 }
 
@@ -88,6 +89,7 @@ impl Credentials {
         Ok(Self {
             server: Arc::new(server),
             client: Arc::new(client),
+            names: facts.names,
             expires: UNIX_EPOCH + Duration::from_secs(expires),
         })
     }

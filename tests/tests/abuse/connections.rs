@@ -2,20 +2,25 @@
 
 use std::time::{Duration, Instant};
 
-use bytes::BufMut;
 use flotilla_proto::pdpb::GetRegionRequest;
 use flotilla_proto::pdpb::pd_client::PdClient;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::transport::Channel;
 
+use crate::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, frame, headers, opening};
 use crate::target::Target;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_do_not_speak_the_protocol() {
-    let mut target = Target::start().await;
+    for is_secure in [false, true] {
+        do_not_speak_the_protocol(Target::start_as(is_secure).await).await;
+    }
+}
+
+async fn do_not_speak_the_protocol(mut target: Target) {
     let before = target.resident_bytes();
-    let addr = target.cluster.endpoints()[0].clone();
+    let addr = target.raw_addr.clone();
     let mut random = fastrand::Rng::with_seed(8);
     let mut noise = vec![0; 1 << 16];
     random.fill(&mut noise);
@@ -40,43 +45,33 @@ async fn connections_that_do_not_speak_the_protocol() {
     target.has_not_grown(before);
 }
 
-/// The frames of one call, by hand: what a client's library would not send.
+/// The frames of one call.
 fn h2_call(path: &str, message: &[u8]) -> Vec<u8> {
-    let mut headers = Vec::new();
-    for (name, value) in [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", path),
-        (":authority", "x"),
-        ("content-type", "application/grpc"),
-        ("te", "trailers"),
-    ] {
-        // Literal, not indexed, not compressed; all lengths are below 127.
-        headers.push(0);
-        for text in [name, value] {
-            headers.push(u8::try_from(text.len()).unwrap());
-            headers.extend_from_slice(text.as_bytes());
-        }
-    }
-    let mut call = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    let mut frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
-        call.put_uint(payload.len() as u64, 3);
-        call.put_slice(&[kind, flags]);
-        call.put_u32(stream);
-        call.put_slice(payload);
-    };
-    frame(4, 0, 0, &[]);
-    frame(1, 4, 1, &headers);
-    frame(0, 1, 1, message);
+    let mut call = opening();
+    frame(&mut call, HEADERS, END_HEADERS, 1, &headers(path));
+    frame(&mut call, DATA, END_STREAM, 1, message);
     call
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_idle_connections() {
-    let mut target = Target::start().await;
+    for is_secure in [false, true] {
+        are_idle(Target::start_as(is_secure).await).await;
+    }
+}
+
+async fn are_idle(mut target: Target) {
     let before = target.resident_bytes();
-    let addr = target.cluster.endpoints()[0].clone();
+    let addr = target.raw_addr.clone();
     let mut idle = Vec::new();
+    // With TLS these do not even begin a handshake, or leave it at its first byte.
+    for n in 0..100 {
+        let mut stream = TcpStream::connect(&target.cluster.endpoints()[0]).await.unwrap();
+        if n % 2 == 0 {
+            stream.write_all(&[0x16]).await.unwrap();
+        }
+        idle.push(stream);
+    }
     for n in 0..1000 {
         let mut stream = TcpStream::connect(&addr).await.unwrap();
         // Half of them say nothing at all; the others open a connection and leave it at that.

@@ -4,8 +4,12 @@
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
 mod batches;
+#[path = "../tls/certificates.rs"]
+mod certificates;
 mod claims;
 mod connections;
+mod floods;
+mod frames;
 mod messages;
 mod placement;
 #[path = "../processes/mod.rs"]
@@ -13,3 +17,4 @@ mod processes;
 mod ranges;
 mod sizes;
 mod target;
+mod tunnel;

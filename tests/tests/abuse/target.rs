@@ -1,6 +1,7 @@
 //! One store to try things on, and a client of it that behaves.
 
 use std::fs;
+use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_proto::errorpb;
@@ -8,18 +9,25 @@ use flotilla_proto::kvrpcpb::{Context, KvPair, RawGetRequest, RawPutRequest, Raw
 use flotilla_proto::pdpb::GetRegionRequest;
 use flotilla_proto::pdpb::pd_client::PdClient;
 use flotilla_proto::tikvpb::tikv_client::TikvClient;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 
-use crate::processes::Processes;
+use crate::certificates::Certificates;
+use crate::processes::{Processes, until_within};
+use crate::tunnel;
 
 /// The bound on the growth of a store's memory under abuse.
 const GROWTH_BYTES_MAX: u64 = 128 << 20;
+/// Memory that an allocator may keep for later.
+const KEPT_BYTES_MAX: u64 = 32 << 20;
 /// An answer may be as large as the server likes.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// One store with four regions: borders at 0x4000, 0x8000 and 0xc000.
 pub(crate) struct Target {
     pub(crate) cluster: Processes,
+    /// The address for bytes that no library would send: the store's, or a tunnel's to it that puts
+    /// TLS around them.
+    pub(crate) raw_addr: String,
     pub(crate) kv: TikvClient<Channel>,
     pub(crate) pd: PdClient<Channel>,
 }
@@ -27,12 +35,38 @@ pub(crate) struct Target {
 impl Target {
     pub(crate) async fn start() -> Self {
         let cluster = Processes::start(1, 4).await;
-        let url = format!("http://{}", cluster.endpoints()[0]);
+        let raw_addr = cluster.endpoints()[0].clone();
+        let url = format!("http://{raw_addr}");
         let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
+        Self::new(cluster, raw_addr, channel)
+    }
+
+    /// The same, where connections must have TLS.
+    pub(crate) async fn start_secure() -> Self {
+        let certificates = Certificates::new(1).await;
+        let mut cluster = Processes::plan(1, 4);
+        let tls = certificates.settings("required", "store-s0");
+        cluster.configure(0, &format!("{}{tls}", cluster.settings(0)));
+        cluster.start_all();
+        cluster.ready_by(certificates.config("client-app")).await;
+        let addr = cluster.endpoints()[0].clone();
+        let dialer = certificates.flags("client-app").dialer().unwrap().unwrap();
+        let endpoint = Endpoint::from_shared(format!("https://{addr}")).unwrap();
+        let channel = dialer.connect(&endpoint).await.unwrap();
+        let raw_addr = tunnel::open(dialer, addr).await;
+        Self::new(cluster, raw_addr, channel)
+    }
+
+    /// Both kinds.
+    pub(crate) async fn start_as(is_secure: bool) -> Self {
+        if is_secure { Self::start_secure().await } else { Self::start().await }
+    }
+
+    fn new(cluster: Processes, raw_addr: String, channel: Channel) -> Self {
         let kv = TikvClient::new(channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        Self { cluster, kv, pd: PdClient::new(channel) }
+        Self { cluster, raw_addr, kv, pd: PdClient::new(channel) }
     }
 
     /// The context of a well-behaved client for the region of `key`.
@@ -93,6 +127,19 @@ impl Target {
         let status = fs::read_to_string(format!("/proc/{}/status", self.cluster.pid(0))).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    /// The store's memory is back where it was before within ten seconds, but for what its
+    /// allocator keeps.
+    pub(crate) async fn shrinks_back(&self, before: u64) {
+        until_within(Duration::from_secs(10), async || {
+            let growth = self.resident_bytes().saturating_sub(before);
+            match growth <= KEPT_BYTES_MAX {
+                true => Ok(()),
+                false => Err(format!("{growth} bytes more than before")),
+            }
+        })
+        .await;
     }
 
     /// The store has not grown by more than it may since it had `before` bytes.

@@ -20,7 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A client whose attempts can be written down: one that may have had its effect is not made twice,
 /// or one write of the history would stand for two.
 pub(crate) async fn client(endpoints: &[String]) -> Client {
-    let config = Config { resend_undetermined: false, deadline: PATIENCE, ..Config::default() };
+    client_by(endpoints, Config::default()).await
+}
+
+/// The same, with what else `config` says.
+async fn client_by(endpoints: &[String], config: Config) -> Client {
+    let config = Config { resend_undetermined: false, deadline: PATIENCE, ..config };
     Client::connect(endpoints, config).await.unwrap()
 }
 
@@ -28,27 +33,41 @@ pub(crate) async fn client(endpoints: &[String]) -> Client {
 pub(crate) struct Load {
     shared: Arc<SharedLoad>,
     clients: JoinSet<()>,
+    config: Config,
 }
 
 impl Load {
     /// Starts `count` clients on a cluster of four regions.
     pub(crate) async fn start(count: u64, endpoints: &[String]) -> Self {
-        Self::begin(count, endpoints, true).await
+        Self::begin(count, endpoints, true, Config::default(), 0).await
     }
 
     /// The same, but no value expires: not all stores know of that.
     pub(crate) async fn start_without_ttl(count: u64, endpoints: &[String]) -> Self {
-        Self::begin(count, endpoints, false).await
+        Self::begin(count, endpoints, false, Config::default(), 0).await
     }
 
-    async fn begin(count: u64, endpoints: &[String], has_ttl: bool) -> Self {
-        let shared = Arc::new(SharedLoad::new(has_ttl));
+    /// Starts clients with this configuration, which have registers and keys of their own: those of
+    /// another load stay as they are.
+    pub(crate) async fn start_apart(count: u64, endpoints: &[String], config: Config) -> Self {
+        Self::begin(count, endpoints, true, config, APART).await
+    }
+
+    async fn begin(
+        count: u64,
+        endpoints: &[String],
+        has_ttl: bool,
+        config: Config,
+        first: u64,
+    ) -> Self {
+        let shared = Arc::new(SharedLoad::new(has_ttl, first));
         let mut clients = JoinSet::new();
-        for number in 0..count {
-            let (shared, client) = (Arc::clone(&shared), client(endpoints).await);
+        for number in first..first + count {
+            let client = client_by(endpoints, config.clone()).await;
+            let shared = Arc::clone(&shared);
             clients.spawn(async move { shared.run(number, &client).await });
         }
-        Self { shared, clients }
+        Self { shared, clients, config }
     }
 
     /// Waits until `count` more operations were acknowledged.
@@ -82,13 +101,16 @@ impl Load {
         while let Some(ended) = self.clients.join_next().await {
             ended.unwrap();
         }
-        self.shared.read_all(&client(endpoints).await).await;
+        self.shared.read_all(&client_by(endpoints, self.config).await).await;
         let checked = self.shared.history.lock().unwrap().check();
         let checked = checked.unwrap_or_else(|(key, violation)| panic!("{key:?}: {violation}"));
         let once = self.shared.written_once.lock().unwrap().len();
         format!("{checked:?}, {once} keys written once, none lost")
     }
 }
+
+/// The first number of a load that stays apart from another.
+const APART: u64 = 1_000_000;
 
 /// One for each region.
 const FIRST_BYTES: [u8; 4] = [0x10, 0x50, 0x90, 0xd0];
@@ -111,6 +133,8 @@ const EXPIRY_SLACK: Duration = Duration::from_millis(102);
 /// The shared state of all clients, with their history.
 struct SharedLoad {
     began: Instant,
+    /// The number of the first client and of the first round.
+    first: u64,
     /// Whether some values expire.
     has_ttl: bool,
     /// Goes into the names of keys, so that no register collects too many operations whose fate is
@@ -125,11 +149,12 @@ struct SharedLoad {
 }
 
 impl SharedLoad {
-    fn new(has_ttl: bool) -> Self {
+    fn new(has_ttl: bool, first: u64) -> Self {
         Self {
             began: Instant::now(),
+            first,
             has_ttl,
-            round: AtomicU64::new(0),
+            round: AtomicU64::new(first),
             stop: AtomicBool::new(false),
             acknowledged: watch::Sender::new(0),
             history: Mutex::default(),
@@ -268,7 +293,7 @@ impl SharedLoad {
 
     /// Reads every register once more, for the history, and every key that was written once.
     async fn read_all(&self, client: &Client) {
-        for round in 0..=self.round.load(Ordering::Relaxed) {
+        for round in self.first..=self.round.load(Ordering::Relaxed) {
             for first in FIRST_BYTES {
                 for place in 0..REGISTERS {
                     let register = register(first, round, place);

@@ -77,6 +77,38 @@ pub(crate) const ALERTS: &[Alert] = &[
         rests: &[("flotilla_node_replicas_without_leader{instance=\"s1:20160\"}", "0 3 0x10")],
     },
     Alert {
+        name: "FlotillaCertificateEnds",
+        condition: "flotilla_tls_certificate_expiry_timestamp_seconds > 0 and \
+                    flotilla_tls_certificate_expiry_timestamp_seconds - time() < 14 * 86400",
+        holds: "10m",
+        severity: "warning",
+        summary: "The store's certificate ends within two weeks.",
+        action: "a-certificate-ends",
+        fires: &[(
+            "flotilla_tls_certificate_expiry_timestamp_seconds{instance=\"s1:20160\"}",
+            "1200000x20",
+        )],
+        rests: &[(
+            "flotilla_tls_certificate_expiry_timestamp_seconds{instance=\"s1:20160\"}",
+            "1300000x20",
+        )],
+    },
+    Alert {
+        name: "FlotillaCertificateEndsSoon",
+        condition: "flotilla_tls_certificate_expiry_timestamp_seconds > 0 and \
+                    flotilla_tls_certificate_expiry_timestamp_seconds - time() < 86400",
+        holds: "1m",
+        severity: "critical",
+        summary: "The store's certificate ends within a day: then it is refused by all others.",
+        action: "a-certificate-ends",
+        fires: &[(
+            "flotilla_tls_certificate_expiry_timestamp_seconds{instance=\"s1:20160\"}",
+            "80000x20",
+        )],
+        // None: there is no TLS.
+        rests: &[("flotilla_tls_certificate_expiry_timestamp_seconds{instance=\"s1:20160\"}", "0x20")],
+    },
+    Alert {
         name: "FlotillaDiskFilling",
         condition: "flotilla_disk_free_bytes / flotilla_disk_bytes < 0.15",
         holds: "10m",

@@ -1,10 +1,10 @@
 //! The alert that a store is down fires on real stores, scraped by Prometheus itself.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 
-use flotilla_cli::ReservedPort;
 use flotilla_cli::playground::{Playground, PlaygroundConfig};
+use flotilla_cli::{ReservedPort, command_line};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -19,7 +19,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    fn start(dir: &Path, port: &ReservedPort, stores: &[String]) -> Self {
+    fn start(dir: &Path, port: &ReservedPort, stores: &[String], access: &str) -> Self {
         // The conditions as they are; only the time that they must hold is short.
         let rules = alerts::rules();
         let held = |line: &str| line.trim_start().starts_with("for: ");
@@ -30,7 +30,8 @@ impl Prometheus {
         let config = format!(
             "global:\n  scrape_interval: 1s\n  evaluation_interval: 1s\n\
              rule_files: [alerts.yml]\n\
-             scrape_configs:\n  - job_name: flotilla\n    static_configs:\n      - targets: {targets}\n"
+             scrape_configs:\n  - job_name: flotilla\n{access}    static_configs:\n      \
+             - targets: {targets}\n"
         );
         std::fs::write(dir.join("prometheus.yml"), config).unwrap();
         let addr = port.addr().to_string();
@@ -88,7 +89,7 @@ async fn prometheus_says_that_a_store_is_down_and_that_it_is_back() {
     cluster.ready(PATIENCE).await.unwrap();
     let endpoints = cluster.endpoints();
     let port = ReservedPort::reserve(([127, 0, 0, 1], 0).into()).unwrap();
-    let prometheus = Prometheus::start(dir.path(), &port, &endpoints);
+    let prometheus = Prometheus::start(dir.path(), &port, &endpoints, "");
     prometheus.ready().await;
     cluster.abandon(2).await;
     prometheus.await_firing("FlotillaStoreDown", &endpoints[2], true).await;
@@ -99,5 +100,52 @@ async fn prometheus_says_that_a_store_is_down_and_that_it_is_back() {
     cluster.restart(2).await.unwrap();
     prometheus.await_firing("FlotillaStoreDown", &endpoints[2], false).await;
     prometheus.await_firing("FlotillaStoreDisconnected", &endpoints[0], false).await;
+    cluster.shutdown().await.unwrap();
+}
+
+/// `flotilla cert` in `dir`.
+fn make_certificate(dir: &Path, args: &str) {
+    let dir = ["--dir".into(), dir.as_os_str().to_owned()];
+    let args = ["flotilla", "cert"].into_iter().chain(args.split_whitespace());
+    let code = command_line::run(args.map(Into::into).chain(dir));
+    assert_eq!(code, ExitCode::SUCCESS);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prometheus_says_that_a_certificate_ends_and_that_it_was_renewed() {
+    if !has_program("prometheus") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let certificates = dir.path().join("certs");
+    for args in [
+        "ca",
+        "store s1 --host 127.0.0.1 --days 10",
+        "operator playground",
+        "client prometheus",
+    ] {
+        make_certificate(&certificates, args);
+    }
+    let mut settings = PlaygroundConfig::new(dir.path().join("data"));
+    (settings.stores, settings.certificates) = (1, Some(certificates.clone()));
+    let cluster = Playground::start(&settings).await.unwrap();
+    cluster.ready(PATIENCE).await.unwrap();
+    let (endpoints, file) = (cluster.endpoints(), |name| certificates.join(name));
+    let access = format!(
+        "    scheme: https\n    tls_config:\n      ca_file: {:?}\n      cert_file: {:?}\n      \
+         key_file: {:?}\n",
+        file("ca.pem"),
+        file("client-prometheus.pem"),
+        file("client-prometheus-key.pem"),
+    );
+    let port = ReservedPort::reserve(([127, 0, 0, 1], 0).into()).unwrap();
+    let prometheus = Prometheus::start(dir.path(), &port, &endpoints, &access);
+    prometheus.ready().await;
+    prometheus.await_firing("FlotillaCertificateEnds", &endpoints[0], true).await;
+    let firing = prometheus.firing().await;
+    assert!(firing.iter().all(|(name, _)| name != "FlotillaCertificateEndsSoon"), "{firing:?}");
+    make_certificate(&certificates, "store s1 --host 127.0.0.1 --renew");
+    cluster.node(0).unwrap().security().reload().await;
+    prometheus.await_firing("FlotillaCertificateEnds", &endpoints[0], false).await;
     cluster.shutdown().await.unwrap();
 }

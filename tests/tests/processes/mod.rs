@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use flotilla_cli::serve::{self, ServeArgs};
 use flotilla_cli::{ReservedPort, command_line, playground};
+use flotilla_client::Config;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -213,7 +214,14 @@ impl Processes {
 
     /// Waits until every region has a leader and a put has worked.
     pub(crate) async fn ready(&self) {
-        if let Err(error) = playground::ready(&self.endpoints, self.regions, PATIENCE).await {
+        self.ready_by(Config::default()).await;
+    }
+
+    /// The same, by a client with this configuration.
+    pub(crate) async fn ready_by(&self, config: Config) {
+        let regions = self.regions;
+        let ready = playground::ready_by(&self.endpoints, regions, PATIENCE, config);
+        if let Err(error) = ready.await {
             self.show();
             panic!("{error}");
         }
@@ -289,6 +297,12 @@ impl Processes {
             .spawn()
             .unwrap();
         self.stores[place] = Some(store);
+    }
+
+    /// Has a store read its settings and certificates again.
+    pub(crate) fn hang_up(&self, place: usize) {
+        let store = self.stores[place].as_ref().expect("the store runs");
+        kill_process(Pid::from_child(store), Signal::HUP).unwrap();
     }
 
     /// The id of a store's process.

@@ -45,6 +45,8 @@ pub(super) async fn ask<T>(
                     return Ok(Answered { answer, store: format!("{} at {address}", store.name) });
                 }
                 Ok(None) => {}
+                // The next one would refuse it as well.
+                Err(error @ flotilla_client::Error::Rejected(_)) => return Err(error.into()),
                 Err(flotilla_client::Error::Unimplemented { .. }) => older.push(&store.name[..]),
                 Err(error) => {
                     silent.push(format!("{} at {address}: {}", store.name, reason(&error)))

@@ -44,18 +44,19 @@ flotilla_base::metrics! { "tls",
 }
 
 impl NodeSecurity {
-    /// Reads the certificates of `config`, if its mode has some. Blocks.
+    /// Reads the certificates of `config`, which must be those of the store `name`, if its mode has
+    /// some. Blocks.
     ///
     /// # Errors
     ///
     /// The file that cannot be used.
-    pub(crate) fn open(config: &TlsConfig) -> Result<Self, TlsError> {
+    pub(crate) fn open(config: &TlsConfig, name: &str) -> Result<Self, TlsError> {
         let mode = config.mode();
         if mode == TlsMode::Off {
             return Ok(Self::default());
         }
         let is_required = mode == TlsMode::Required;
-        let credentials = CredentialStore::open(config.files())?;
+        let credentials = CredentialStore::open_of_store(config.files(), config.roles(), name)?;
         let acceptor = TlsAcceptor::new(credentials.clone(), config.roles(), !is_required);
         let mut dialer = TlsDialer::new(credentials.clone()).to_stores(config.roles());
         if !is_required {

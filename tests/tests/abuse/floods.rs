@@ -1,0 +1,193 @@
+//! Floods of frames that are cheap to send and may be dear to take: resets, settings, pings,
+//! continuations, windows, and readers that never read. A client that behaves does not feel them.
+//!
+//! The frames are written by hand, so the tests hold for whatever transport the store has.
+
+use std::time::{Duration, Instant};
+
+use prost::Message as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use bytes::Bytes;
+use flotilla_proto::kvrpcpb::RawGetRequest;
+
+use crate::frames::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, RST_STREAM, SETTINGS,
+    WINDOW_UPDATE, frame, headers, message, opening,
+};
+use crate::target::Target;
+
+/// Bytes that one flood sends at most.
+const FLOOD_BYTES: usize = 16 << 20;
+/// Connections that flood at the same time.
+const FLOODERS: usize = 4;
+/// Requests of the client that behaves, before a flood and during it.
+const REQUESTS: usize = 200;
+/// How long a store may take to hear a whole flood, or to hang up.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A latency that is no trouble, whatever it is without a flood: both share two cores.
+const NO_TROUBLE: Duration = Duration::from_millis(50);
+
+/// The bytes of a flood: the opening, and a piece that is repeated with the number of its round.
+struct Flood {
+    name: &'static str,
+    opening: Vec<u8>,
+    piece: Box<dyn Fn(u32) -> Vec<u8> + Send + Sync>,
+    /// Whether the flooder reads what comes back.
+    reads: bool,
+}
+
+const GET: &str = "/tikvpb.Tikv/RawGet";
+
+/// Streams that a client opens have odd numbers.
+fn stream(round: u32) -> u32 {
+    (round * 2 + 1) & 0x7fff_ffff
+}
+
+fn floods(large: &Bytes) -> Vec<Flood> {
+    let of = |name, opening, reads, piece: Box<dyn Fn(u32) -> Vec<u8> + Send + Sync>| Flood {
+        name,
+        opening,
+        piece,
+        reads,
+    };
+    let one = |kind, flags, id, payload: &'static [u8]| {
+        move |_| {
+            let mut bytes = Vec::new();
+            frame(&mut bytes, kind, flags, id, payload);
+            bytes
+        }
+    };
+    let endless = {
+        let mut bytes = opening();
+        frame(&mut bytes, HEADERS, 0, 1, &headers(GET));
+        bytes
+    };
+    let with_stream = {
+        let mut bytes = opening();
+        frame(&mut bytes, HEADERS, END_HEADERS, 1, &headers(GET));
+        bytes
+    };
+    let no_window = {
+        let mut bytes = opening();
+        // SETTINGS_INITIAL_WINDOW_SIZE, 0: no answer may be sent.
+        frame(&mut bytes, SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+        bytes
+    };
+    let call = |large: &Bytes| {
+        let large = large.clone();
+        move |round| {
+            let mut bytes = Vec::new();
+            frame(&mut bytes, HEADERS, END_HEADERS, stream(round), &headers(GET));
+            frame(&mut bytes, DATA, END_STREAM, stream(round), &large);
+            bytes
+        }
+    };
+    let reset = |round| {
+        let mut bytes = Vec::new();
+        frame(&mut bytes, HEADERS, END_HEADERS, stream(round), &headers(GET));
+        frame(&mut bytes, RST_STREAM, 0, stream(round), &[0, 0, 0, 8]);
+        bytes
+    };
+    // A window that grows beyond its largest size is a mistake that the server has to answer.
+    let made_to_reset = |round| {
+        let mut bytes = Vec::new();
+        frame(&mut bytes, HEADERS, END_HEADERS, stream(round), &headers(GET));
+        frame(&mut bytes, WINDOW_UPDATE, 0, stream(round), &[0x7f, 0xff, 0xff, 0xff]);
+        bytes
+    };
+    vec![
+        of("rapid resets", opening(), true, Box::new(reset)),
+        of("resets by the server", opening(), true, Box::new(made_to_reset)),
+        of("continuations", endless, true, Box::new(one(CONTINUATION, 0, 1, &[0; 1024]))),
+        of("settings", opening(), true, Box::new(one(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]))),
+        of("settings, unread", opening(), false, Box::new(one(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]))),
+        of("pings", opening(), true, Box::new(one(PING, 0, 0, b"12345678"))),
+        of("pings, unread", opening(), false, Box::new(one(PING, 0, 0, b"12345678"))),
+        of("empty data", with_stream, true, Box::new(one(DATA, 0, 1, &[]))),
+        of("windows of nothing", no_window, true, Box::new(call(large))),
+        of("answers, unread", opening(), false, Box::new(call(large))),
+    ]
+}
+
+/// Sends a flood until it is over or the store hangs up; how many bytes.
+async fn flood(addr: &str, flood: &Flood) -> usize {
+    let Ok(mut stream) = TcpStream::connect(addr).await else { return 0 };
+    let (mut reader, mut writer) = stream.split();
+    let writing = async {
+        let mut sent = 0;
+        let mut bytes = flood.opening.clone();
+        for round in 0.. {
+            bytes.extend((flood.piece)(round));
+            if bytes.len() < 1 << 14 {
+                continue;
+            }
+            if sent >= FLOOD_BYTES || writer.write_all(&bytes).await.is_err() {
+                break;
+            }
+            sent += bytes.len();
+            bytes.clear();
+        }
+        sent
+    };
+    let reading = async {
+        let mut sink = vec![0; 1 << 16];
+        while flood.reads && matches!(reader.read(&mut sink).await, Ok(1..)) {}
+        std::future::pending::<usize>().await
+    };
+    tokio::select! {
+        sent = writing => sent,
+        never = reading => never,
+    }
+}
+
+/// The largest of a hundred latencies of the client that behaves, but for the two that are longest.
+async fn latency(target: &mut Target) -> Duration {
+    let mut taken = Vec::new();
+    for _ in 0..REQUESTS {
+        let began = Instant::now();
+        assert_eq!(target.get(b"good").await.unwrap(), "client");
+        taken.push(began.elapsed());
+    }
+    taken.sort_unstable();
+    taken[REQUESTS - 1 - REQUESTS / 100]
+}
+
+async fn are_not_felt(mut target: Target) {
+    target.serves().await;
+    let context = target.context(b"large").await;
+    let value = Bytes::from(vec![7; 1 << 20]);
+    assert_eq!(target.put(context.clone(), b"large", value).await, Default::default());
+    let get = RawGetRequest { context: Some(context), key: "large".into(), ..Default::default() };
+    let large = Bytes::from(message(&get.encode_to_vec()));
+    let before = target.resident_bytes();
+    for case in floods(&large) {
+        let calm = latency(&mut target).await;
+        let addr = target.raw_addr.clone();
+        let case = std::sync::Arc::new(case);
+        let mut flooders = tokio::task::JoinSet::new();
+        for _ in 0..FLOODERS {
+            let (addr, case) = (addr.clone(), std::sync::Arc::clone(&case));
+            flooders.spawn(async move { timeout(PATIENCE, flood(&addr, &case)).await });
+        }
+        let under = latency(&mut target).await;
+        // Those that nobody reads, or that no window lets on, wait for ever.
+        flooders.shutdown().await;
+        println!("{}: p99 {calm:?} without, {under:?} under it", case.name);
+        assert!(under <= NO_TROUBLE.max(calm * 2), "{}: {calm:?}, {under:?}", case.name);
+        target.serves().await;
+        target.shrinks_back(before).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn floods_are_not_felt() {
+    are_not_felt(Target::start().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn floods_through_tls_are_not_felt() {
+    are_not_felt(Target::start_secure().await).await;
+}
