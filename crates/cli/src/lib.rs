@@ -6,6 +6,7 @@
 
 pub mod bench;
 pub mod command_line;
+mod config_command;
 pub mod ctl;
 pub mod diagnosis;
 pub mod fail_stop;

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use flotilla_identity::ApiVersion;
-use flotilla_node::config::ConfigError;
+use flotilla_node::config::{ConfigError, LayeredConfig, SettingLayers};
 use flotilla_node::{EndKind, FirstStart, Node, NodeConfig, set_sched_slice};
 
 use crate::signals::HangupSignals;
 use crate::{fail_stop, logging, signals};
 
 /// Shown below the flags.
-const EXAMPLES: &str = "\
+pub(crate) const EXAMPLES: &str = "\
 Examples:
   One store alone:
     flotilla serve --data-dir /var/lib/flotilla
@@ -24,9 +24,9 @@ Examples:
   A new disk for the second, whose directory is lost for ever:
     flotilla serve --name s2 --addr h2:20160 --replace --join h1:20160,h3:20160";
 
-/// The arguments of `flotilla serve`. Flags win over the file.
+/// The arguments of `flotilla serve`. A flag wins over a variable of the environment, and that over
+/// the file.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(after_help = EXAMPLES)]
 pub struct ServeArgs {
     /// TOML file with settings; see docs/configuration.md
     #[arg(long, value_name = "FILE")]
@@ -83,55 +83,74 @@ pub struct ServeArgs {
     /// Log level: error, warn, info, debug, trace, or a filter of `tracing` [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
+    /// Any setting, as limits.slow_request_ms=2s; may be given several times. `flotilla config
+    /// default` has all of them
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
 }
 
 impl ServeArgs {
-    /// The settings of the file, if one is named, with what the flags say put over them.
+    /// The settings of the file, if one is named, with those of the environment and of the flags
+    /// put over them.
     ///
     /// # Errors
     ///
-    /// As [`NodeConfig::read`], for a label that is none, and for flags that exclude each other.
-    pub fn config(self) -> Result<NodeConfig, ConfigError> {
-        let mut config = match &self.config {
-            Some(path) => NodeConfig::read(path)?,
-            None => NodeConfig::default(),
-        };
-        put(&mut config.name, self.name);
-        put(&mut config.addr, self.addr);
-        put(&mut config.advertise_addr, self.advertise_addr);
-        put(&mut config.data_dir, self.data_dir);
-        put(&mut config.initial_cluster, self.initial_cluster);
-        put(&mut config.join, self.join);
-        for label in &self.label {
-            let (key, value) = parse_label(label)?;
-            config.labels.insert(key, value);
+    /// Everything that is wrong in one of the three, and flags that exclude each other.
+    pub fn layered(self) -> Result<LayeredConfig, ConfigError> {
+        let mut layers = SettingLayers::default();
+        if let Some(path) = &self.config {
+            layers.add_file(path);
         }
-        put(&mut config.cluster_id, self.cluster_id);
-        put(&mut config.regions, self.regions);
-        put(&mut config.split_keys, self.split_keys);
-        config.api = self.api.or(config.api);
-        put(&mut config.log, self.log);
-        config.first_start = match (self.new, self.replace) {
-            (false, false) => FirstStart::Usual,
-            (true, false) => FirstStart::New,
+        layers.add_variables(std::env::vars_os());
+        self.add_flags(&mut layers);
+        let mut layered = layers.finish()?;
+        // Their bytes need not be a text.
+        put(&mut layered.config.data_dir, self.data_dir);
+        put(&mut layered.config.split_keys, self.split_keys);
+        layered.config.first_start = match (self.new, self.replace) {
+            (true, _) => FirstStart::New,
             (false, true) => FirstStart::Replace,
-            (true, true) => {
-                let words = "--new and --replace are both given: begin a new cluster, or take a \
-                             lost store's place in one; take one of the two out";
-                return Err(ConfigError::Value(words.to_owned()));
-            }
+            (false, false) => FirstStart::Usual,
         };
-        config.also_listen.extend(self.also_listen);
-        Ok(config)
+        Ok(layered)
     }
-}
 
-/// Reads `zone=a`.
-fn parse_label(label: &str) -> Result<(String, String), ConfigError> {
-    let (key, value) = label.split_once('=').ok_or_else(|| {
-        ConfigError::Value(format!("--label {label}: a label is of the form key=value"))
-    })?;
-    Ok((key.to_owned(), value.to_owned()))
+    fn add_flags(&self, layers: &mut SettingLayers) {
+        for assignment in &self.set {
+            layers.add_assignment("--set", assignment);
+        }
+        let path = |path: &Option<PathBuf>| Some(path.as_ref()?.to_string_lossy().into_owned());
+        let flags = [
+            ("--name", "name", self.name.clone()),
+            ("--addr", "addr", self.addr.clone()),
+            ("--advertise-addr", "advertise_addr", self.advertise_addr.clone()),
+            ("--data-dir", "data_dir", path(&self.data_dir)),
+            ("--initial-cluster", "initial_cluster", self.initial_cluster.clone()),
+            ("--join", "join", self.join.clone()),
+            ("--cluster-id", "cluster_id", self.cluster_id.map(|id| id.to_string())),
+            ("--regions", "regions", self.regions.map(|count| count.to_string())),
+            ("--split-keys", "split_keys", path(&self.split_keys)),
+            ("--api", "api", self.api.map(|api| api.to_string())),
+            ("--log", "log", self.log.clone()),
+        ];
+        for (flag, key, value) in flags {
+            if let Some(value) = value {
+                layers.add_flag(flag, key, value);
+            }
+        }
+        for label in &self.label {
+            layers.add_flag("--label", "labels", label);
+        }
+        for address in &self.also_listen {
+            layers.add_flag("--also-listen", "also_listen", address);
+        }
+        if self.new && self.replace {
+            layers.add_error(
+                "--new and --replace are both given: begin a new cluster, or take a lost store's \
+                 place in one; take one of the two out",
+            );
+        }
+    }
 }
 
 fn put<T>(setting: &mut T, flag: Option<T>) {
@@ -144,13 +163,14 @@ fn put<T>(setting: &mut T, flag: Option<T>) {
 #[must_use]
 pub fn run(args: ServeArgs) -> ExitCode {
     fail_stop::end_process_on_panic();
-    let config = match args.clone().config() {
-        Ok(config) => config,
+    let layered = match args.clone().layered() {
+        Ok(layered) => layered,
         Err(error) => return refuse(&error.to_string()),
     };
-    if let Err(error) = logging::start(&config.log) {
+    if let Err(error) = check_log(&layered).and_then(|()| logging::start(&layered.config.log)) {
         return refuse(&error);
     }
+    let config = layered.config;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(config.threads.runtime_count())
         .thread_name("rim")
@@ -163,6 +183,12 @@ pub fn run(args: ServeArgs) -> ExitCode {
     };
     logging::flush(fail_stop::LOG_LIMIT);
     code
+}
+
+/// Refuses a filter of the log that is none, with the place where it is set.
+pub(crate) fn check_log(layered: &LayeredConfig) -> Result<(), String> {
+    let source = layered.source_of("log");
+    logging::check(&layered.config.log).map_err(|error| format!("{source}: {error}"))
 }
 
 async fn serve(config: NodeConfig, args: ServeArgs) -> ExitCode {
@@ -203,8 +229,13 @@ async fn serve(config: NodeConfig, args: ServeArgs) -> ExitCode {
 async fn reload_on_hangup(mut hangups: HangupSignals, args: ServeArgs) {
     loop {
         hangups.next().await;
-        let config = args.clone().config().map_err(|error| error.to_string());
-        match config.and_then(|config| logging::reload(&config.log)) {
+        let layered = args.clone().layered().map_err(|error| error.to_string());
+        let reloaded = layered.and_then(|layered| {
+            check_log(&layered)?;
+            logging::set_filter(&layered.config.log)?;
+            Ok(layered.config.log)
+        });
+        match reloaded {
             Ok(filter) => tracing::info!("SIGHUP: the filter of the log is {filter}"),
             Err(error) => tracing::warn!("SIGHUP: nothing is changed: {error}"),
         }
@@ -239,11 +270,14 @@ mod tests {
 
     #[test]
     fn flags_say_what_an_empty_directory_means() {
-        let config = |new, replace| ServeArgs { new, replace, ..ServeArgs::default() }.config();
-        assert_eq!(config(false, true).unwrap().first_start, FirstStart::Replace);
-        assert_eq!(config(true, false).unwrap().first_start, FirstStart::New);
-        assert_eq!(config(false, false).unwrap().first_start, FirstStart::Usual);
-        let both = config(true, true).unwrap_err().to_string();
+        let first_start = |new, replace| {
+            let layered = ServeArgs { new, replace, ..ServeArgs::default() }.layered();
+            layered.map(|layered| layered.config.first_start).map_err(|error| error.to_string())
+        };
+        assert_eq!(first_start(false, true), Ok(FirstStart::Replace));
+        assert_eq!(first_start(true, false), Ok(FirstStart::New));
+        assert_eq!(first_start(false, false), Ok(FirstStart::Usual));
+        let both = first_start(true, true).unwrap_err();
         assert!(both.contains("--new and --replace are both given"), "{both}");
     }
 
@@ -251,11 +285,48 @@ mod tests {
     fn labels_are_keys_and_values() {
         let label = |label: &str| {
             let label = vec![label.to_owned(), "rack=r1".to_owned()];
-            ServeArgs { label, ..ServeArgs::default() }.config()
+            ServeArgs { label, ..ServeArgs::default() }.layered()
         };
-        let labels = label("zone=a").unwrap().labels;
+        let labels = label("zone=a").unwrap().config.labels;
         assert_eq!((labels["zone"].as_str(), labels["rack"].as_str()), ("a", "r1"));
         let wrong = label("zone").unwrap_err().to_string();
-        assert!(wrong.contains("--label zone: a label is of the form key=value"), "{wrong}");
+        assert!(wrong.starts_with("--label: labels = zone: expected names with values"), "{wrong}");
+    }
+
+    #[test]
+    fn each_flag_sets_the_key_of_its_name() {
+        let text = |text: &str| Some(text.to_owned());
+        let args = ServeArgs {
+            name: text("s2"),
+            addr: text("h:1"),
+            also_listen: vec!["h:2".to_owned(), "h:3".to_owned()],
+            advertise_addr: text("h:4"),
+            data_dir: Some("d".into()),
+            initial_cluster: text("s2=h:4"),
+            cluster_id: Some(u64::MAX),
+            regions: Some(3),
+            split_keys: Some("k".into()),
+            api: Some(ApiVersion::V2),
+            log: text("warn"),
+            set: vec!["raft.tick_ms=1s".to_owned(), "regions=4".to_owned()],
+            ..ServeArgs::default()
+        };
+        let expected = NodeConfig {
+            name: "s2".to_owned(),
+            addr: "h:1".to_owned(),
+            also_listen: vec!["h:2".to_owned(), "h:3".to_owned()],
+            advertise_addr: "h:4".to_owned(),
+            data_dir: "d".into(),
+            initial_cluster: "s2=h:4".to_owned(),
+            cluster_id: u64::MAX,
+            regions: 3,
+            split_keys: "k".into(),
+            api: Some(ApiVersion::V2),
+            log: "warn".to_owned(),
+            ..NodeConfig::default()
+        };
+        let layered = args.layered().unwrap();
+        assert_eq!(layered.config.raft.tick_ms, Some(1000));
+        assert_eq!(NodeConfig { raft: expected.raft.clone(), ..layered.config }, expected);
     }
 }
