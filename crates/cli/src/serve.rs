@@ -1,13 +1,13 @@
 //! `flotilla serve`: one store in the foreground, until a signal or a failure.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 
 use flotilla_identity::ApiVersion;
 use flotilla_node::config::{ConfigError, LayeredConfig, SettingLayers};
 use flotilla_node::{EndKind, FirstStart, Node, NodeConfig, set_sched_slice};
 
-use crate::signals::HangupSignals;
 use crate::{fail_stop, logging, signals};
 
 /// Shown below the flags.
@@ -193,27 +193,36 @@ pub(crate) fn check_log(layered: &LayeredConfig) -> Result<(), String> {
 
 async fn serve(config: NodeConfig, args: ServeArgs) -> ExitCode {
     let listened = signals::listen().and_then(|it| Ok((it, signals::listen_for_hangups()?)));
-    let (mut signals, hangups) = match listened {
+    let (mut signals, mut hangups) = match listened {
         Ok(listened) => listened,
         Err(error) => return refuse(&format!("cannot listen for signals: {error}")),
     };
-    tokio::spawn(reload_on_hangup(hangups, args));
-    let started = tokio::select! {
-        started = Node::start(config) => started,
-        // Still waiting for other stores, or opening the directory: nothing is lost by ending in
-        // between.
-        signal = signals.next() => {
-            tracing::info!("{signal}");
-            return ExitCode::SUCCESS;
+    let mut starting = pin!(Node::start(config));
+    let started = loop {
+        tokio::select! {
+            started = &mut starting => break started,
+            () = hangups.next() => reload(&args, None),
+            // Still waiting for other stores, or opening the directory: nothing is lost by ending
+            // in between.
+            signal = signals.next() => {
+                tracing::info!("{signal}");
+                return ExitCode::SUCCESS;
+            }
         }
     };
     let node = match started {
         Ok(node) => node,
         Err(error) => return refuse(&error.to_string()),
     };
-    tokio::select! {
-        reason = node.failed() => end(&node, &reason),
-        signal = signals.next() => tracing::info!("{signal}"),
+    loop {
+        tokio::select! {
+            reason = node.failed() => end(&node, &reason),
+            () = hangups.next() => reload(&args, Some(&node)),
+            signal = signals.next() => {
+                tracing::info!("{signal}");
+                break;
+            }
+        }
     }
     tokio::select! {
         ended = node.shutdown() => match ended {
@@ -224,21 +233,28 @@ async fn serve(config: NodeConfig, args: ServeArgs) -> ExitCode {
     }
 }
 
-/// At each SIGHUP reads the settings again, and takes from them what can change while a node runs:
-/// the filter of the log.
-async fn reload_on_hangup(mut hangups: HangupSignals, args: ServeArgs) {
-    loop {
-        hangups.next().await;
-        let layered = args.clone().layered().map_err(|error| error.to_string());
-        let reloaded = layered.and_then(|layered| {
-            check_log(&layered)?;
-            logging::set_filter(&layered.config.log)?;
-            Ok(layered.config.log)
-        });
-        match reloaded {
-            Ok(filter) => tracing::info!("SIGHUP: the filter of the log is {filter}"),
-            Err(error) => tracing::warn!("SIGHUP: nothing is changed: {error}"),
+/// Reads the settings again, and puts into effect those that can change while a node runs.
+fn reload(args: &ServeArgs, node: Option<&Node>) {
+    let reloaded = args.clone().layered().map_err(|error| error.to_string()).and_then(|layered| {
+        check_log(&layered)?;
+        let filter = layered.config.log.clone();
+        let reloaded = node.map(|node| node.reload(layered.config)).transpose();
+        let reloaded = reloaded.map_err(|error| error.to_string())?.unwrap_or_default();
+        logging::set_filter(&filter)?;
+        Ok((filter, reloaded))
+    });
+    match reloaded {
+        Ok((filter, reloaded)) => {
+            tracing::info!("SIGHUP: the filter of the log is {filter}");
+            if !reloaded.changed.is_empty() {
+                tracing::info!("SIGHUP: changed: {}", reloaded.changed.join(", "));
+            }
+            if !reloaded.at_next_start.is_empty() {
+                let keys = reloaded.at_next_start.join(", ");
+                tracing::warn!("SIGHUP: these do not change before the next start: {keys}");
+            }
         }
+        Err(error) => tracing::warn!("SIGHUP: nothing is changed: {error}"),
     }
 }
 

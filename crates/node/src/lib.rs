@@ -21,8 +21,9 @@
 //! - `start`: opens a listener, a directory and the store in it. Never runs a thread.
 //! - `net/`: owns sockets: limits on connections that come in, dialling those that go out. Never
 //!   knows the services.
-//! - `config/`: owns every setting: name, unit, default, range. Never changes one while a node
-//!   runs.
+//! - `config/`: owns every setting: name, unit, default, range, meaning. Never changes one while a
+//!   node runs.
+//! - `online_settings`: puts into effect those that may change while a node runs.
 //! - `driver/`: owns the threads of shards and workers, mailboxes and work queues, admission
 //!   control and tickets. Never opens a socket, and a shard's thread never waits for a disk.
 //! - `wall_clock`, `expiry_sweeper`: the clock by which rows expire, and the task that has those
@@ -42,6 +43,7 @@ pub mod failure;
 mod membership;
 mod net;
 mod node;
+mod online_settings;
 pub mod pd;
 mod sched;
 pub mod service;
@@ -56,6 +58,7 @@ pub use config::{FirstStart, NodeConfig};
 pub use driver::router;
 pub use failure::EndKind;
 pub use node::Node;
+pub use online_settings::ReloadedSettings;
 pub use sched::set_sched_slice;
 pub use start::{StartError, bind};
 pub use status::metrics;

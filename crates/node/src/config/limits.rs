@@ -57,7 +57,7 @@ settings! {
         pub hand_over_ms: u64,
         /// A request that takes as long from its admission to its answer is logged with the time of
         /// each stage, one line a second at most. 0: none is.
-        #[key(milliseconds(0, HOUR))]
+        #[key(milliseconds(0, HOUR).at_reload())]
         pub slow_request_ms: u64,
         /// Connections at once on a listener.
         #[key(count(16, 1 << 20))]

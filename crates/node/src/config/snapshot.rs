@@ -9,7 +9,7 @@ settings! {
         /// Bytes of snapshots in a second, in each direction, of all streams together. 0: any
         /// number.
         // Below the least, as many streams as there may be take longer than their deadlines.
-        #[key(bytes_per_s(8 * MIB, TIB).or_zero())]
+        #[key(bytes_per_s(8 * MIB, TIB).or_zero().at_reload())]
         pub bytes_per_s: u64,
         /// The same while the store serves clients, if that is less; 0: no other bound. A store is
         /// under load while it takes more than 100 requests and entries in a second, by the last
@@ -17,6 +17,7 @@ settings! {
         #[key(
             bytes_per_s(8 * MIB, TIB)
                 .or_zero()
+                .at_reload()
                 .default_is("8MiB for each core, 16MiB at least and 64MiB at most")
         )]
         pub bytes_per_s_under_load: u64,

@@ -15,10 +15,10 @@ settings! {
         #[key(bytes(MIB, TIB))]
         pub region_bytes_max: u64,
         /// Rows of a region above which it is split so.
-        #[key(count(1000, 1 << 40))]
+        #[key(count(1000, 1_000_000_000_000))]
         pub region_keys_max: u64,
         /// Requests in a second above which a region is split at a key that has load on both sides.
-        #[key(count(10, 1 << 40))]
+        #[key(count(10, 1_000_000_000_000))]
         pub requests_per_s_max: u64,
         /// Bytes of writes in a second above which a region is split so.
         #[key(bytes_per_s(MIB, TIB))]

@@ -18,7 +18,7 @@ pub(super) struct FileSetting {
     pub(super) given: GivenValue,
 }
 
-/// The settings of `text`, in the order of their names.
+/// The settings of `text`, in the order of their lines.
 ///
 /// # Errors
 ///
@@ -50,6 +50,7 @@ pub(super) fn read(text: &str) -> Result<Vec<FileSetting>, Vec<(usize, String)>>
             }),
         }
     }
+    found.sort_by_key(|setting| setting.line);
     Ok(found)
 }
 

@@ -180,14 +180,14 @@ fn everything_that_is_wrong_is_said_at_once() {
     let places: Vec<_> = said.iter().map(|line| line.split(':').next().unwrap()).collect();
     assert_eq!(
         places,
-        ["f.toml, line 3", "f.toml, line 4", "f.toml, line 1", "FLOTILLA_REGIONS", "--set"]
+        ["f.toml, line 1", "f.toml, line 3", "f.toml, line 4", "FLOTILLA_REGIONS", "--set"]
     );
     let both = parsed("name = 'x'\ninitial_cluster = 's1=h:1'\n[limits]\nleader_wait_ms = '20s'\n");
     let said = both.unwrap().resolve().unwrap_err().lines();
     assert_eq!(said.len(), 2, "{said:?}");
     assert!(said[1].contains("limits.leader_wait_ms = 20000 is more than limits.request_timeout"));
     let shown = parsed(file).unwrap_err().to_string();
-    assert!(shown.starts_with("3 settings are wrong:\n  f.toml, line 3: "), "{shown}");
+    assert!(shown.starts_with("3 settings are wrong:\n  f.toml, line 1: "), "{shown}");
 }
 
 #[test]
