@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use flotilla_node::config::{
-    ConfigError, LayeredConfig, SECTIONS, SettingKey, SettingLayers, SettingScope, SettingSource,
+    ConfigError, LayeredConfig, SettingKey, SettingLayers, SettingScope, SettingSource,
     default_file, default_values, setting_keys, setting_value, setting_values,
 };
 use serde_json::{Value, json};
@@ -100,7 +100,7 @@ fn show(serve: ServeArgs, is_json: bool, out: &mut impl Write) -> Result<(), Err
         return Ok(());
     }
     let mut rows = table(&["key", "value", "from"]);
-    for key in SECTIONS.iter().flat_map(|section| section.keys) {
+    for key in setting_keys() {
         let source = layered.source(key);
         let value = match (key.value_words(setting_value(&values, key)), key.default_words()) {
             (value, Some(words)) if value.is_empty() => format!("({words})"),

@@ -62,7 +62,7 @@ pub enum SettingKind {
 pub struct ValueRange {
     /// The least value.
     pub least: u64,
-    /// The greatest value; [`NO_LIMIT`] if there is none but that of 64 bits.
+    /// The greatest value; `u64::MAX` if there is none but that of 64 bits.
     pub most: u64,
     /// Whether 0 is a value even if `least` is more.
     pub or_zero: bool,

@@ -100,7 +100,7 @@ pub(super) fn find_variable(name: &str) -> Result<Option<&'static SettingKey>, S
     let names = setting_keys().map(|key| short(&key.variable()));
     match nearest(&short(name), names) {
         Some(near) => Err(format!("it sets nothing; the nearest is FLOTILLA_{near}")),
-        None if SECTIONS.iter().any(|section| of_section(section)) => {
+        None if SECTIONS.iter().any(of_section) => {
             Err("it sets nothing; `flotilla config default` has all variables".to_owned())
         }
         None => Ok(None),
