@@ -54,9 +54,6 @@ pub struct ServeArgs {
     /// Members of a running cluster that this store joins, if its directory is empty
     #[arg(long, value_name = "HOST:PORT,...")]
     pub join: Option<String>,
-    /// With --join: the store of this name lost its directory for ever, this one takes its place
-    #[arg(long)]
-    pub replace: bool,
     /// Where the store stands, as zone=a: no two replicas of a region are in one zone while another
     /// has a store; may be given several times [default: the labels it has]
     #[arg(long, value_name = "KEY=VALUE")]
@@ -64,10 +61,6 @@ pub struct ServeArgs {
     /// Number that the cluster must have [default: any]
     #[arg(long, value_name = "NUMBER")]
     pub cluster_id: Option<u64>,
-    /// A new cluster of this one store is meant, whoever else knows its address: do not listen
-    /// first
-    #[arg(long)]
-    pub new: bool,
     /// Regions that the key space begins with; counts at the bootstrap only; later
     /// they split by size and load [default: 1]
     #[arg(long, value_name = "NUMBER")]
@@ -87,6 +80,21 @@ pub struct ServeArgs {
     /// default` has all of them
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// Flags about an empty directory.
+    #[command(flatten)]
+    pub first_start: FirstStartArgs,
+}
+
+/// The operator's word about a store whose directory is empty. These have no keys.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct FirstStartArgs {
+    /// A new cluster of this one store is meant, whoever else knows its address: do not listen
+    /// first
+    #[arg(long)]
+    pub new: bool,
+    /// With --join: the store of this name lost its directory for ever, this one takes its place
+    #[arg(long)]
+    pub replace: bool,
 }
 
 impl ServeArgs {
@@ -107,10 +115,10 @@ impl ServeArgs {
         // Their bytes need not be a text.
         put(&mut layered.config.data_dir, self.data_dir);
         put(&mut layered.config.split_keys, self.split_keys);
-        layered.config.first_start = match (self.new, self.replace) {
-            (true, _) => FirstStart::New,
-            (false, true) => FirstStart::Replace,
-            (false, false) => FirstStart::Usual,
+        layered.config.first_start = match self.first_start {
+            FirstStartArgs { new: true, .. } => FirstStart::New,
+            FirstStartArgs { replace: true, .. } => FirstStart::Replace,
+            FirstStartArgs { .. } => FirstStart::Usual,
         };
         Ok(layered)
     }
@@ -144,7 +152,7 @@ impl ServeArgs {
         for address in &self.also_listen {
             layers.add_flag("--also-listen", "also_listen", address);
         }
-        if self.new && self.replace {
+        if self.first_start.new && self.first_start.replace {
             layers.add_error(
                 "--new and --replace are both given: begin a new cluster, or take a lost store's \
                  place in one; take one of the two out",
@@ -287,7 +295,8 @@ mod tests {
     #[test]
     fn flags_say_what_an_empty_directory_means() {
         let first_start = |new, replace| {
-            let layered = ServeArgs { new, replace, ..ServeArgs::default() }.layered();
+            let first_start = FirstStartArgs { new, replace };
+            let layered = ServeArgs { first_start, ..ServeArgs::default() }.layered();
             layered.map(|layered| layered.config.first_start).map_err(|error| error.to_string())
         };
         assert_eq!(first_start(false, true), Ok(FirstStart::Replace));

@@ -250,7 +250,7 @@ impl SettingKey {
         format!("FLOTILLA_{}", self.path().replace('.', "_").to_uppercase())
     }
 
-    /// What it means, in one paragraph.
+    /// Its meaning, in one paragraph.
     #[must_use]
     pub fn meaning(&self) -> &'static str {
         self.meaning.trim_start()
@@ -268,7 +268,7 @@ impl SettingKey {
         self.range
     }
 
-    /// What its default follows from, where that is no constant.
+    /// Words for its default, where that is no constant.
     #[must_use]
     pub fn default_words(&self) -> Option<&'static str> {
         self.default
