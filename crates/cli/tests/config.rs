@@ -103,8 +103,8 @@ fn effective_settings_are_shown_with_their_sources() {
     let folder = Folder::new("regions = 2\n[limits]\nslow_request_ms = '2s'\n");
     let show = ["config", "show", "--config", "f.toml", "--set", "storage.cache_bytes=1GiB"];
     let variables = [("FLOTILLA_LIMITS_SLOW_REQUEST_MS", "3s"), ("FLOTILLA_LOG", "warn")];
-    let output = folder.command(&[&show[..], &["--log", "debug"]].concat()).envs(variables);
-    let output = output.output().unwrap();
+    let with_log = [&show[..], &["--log", "debug"]].concat();
+    let output = folder.command(&with_log).envs(variables).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(output.stderr));
     let shown = text(output.stdout);
     let row = |key: &str| {
