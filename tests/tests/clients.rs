@@ -43,7 +43,7 @@ const RECONNECT_INTERVAL: Duration = Duration::from_millis(1_100);
 const SPLIT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How many regions one becomes under clients; a run by hand has a thousand.
-const MANY_VARIABLE: &str = "FLOTILLA_SPLIT_REGIONS";
+const MANY_VARIABLE: &str = "FLOTILLA_CLIENT_REGIONS";
 const MANY: u64 = 100;
 /// Callers of the Rust client meanwhile.
 const CALLERS: u64 = 64;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::config_command::{self, ConfigArgs};
 use crate::playground_command::{self, PlaygroundArgs};
 use crate::serve::{self, ServeArgs};
 use crate::{bench, cert, ctl, log_tool, page_tool};
@@ -20,7 +21,10 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Runs one store
+    #[command(after_help = serve::EXAMPLES)]
     Serve(ServeArgs),
+    /// Checks settings, shows them, and prints a file with all of them
+    Config(ConfigArgs),
     /// Runs a small cluster on this machine
     Playground(PlaygroundArgs),
     /// Asks a running cluster, or writes to it
@@ -46,6 +50,7 @@ enum Command {
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match Cli::parse_from(args).command {
         Command::Serve(args) => serve::run(args),
+        Command::Config(args) => config_command::run(args),
         Command::Playground(args) => playground_command::run(&args),
         Command::Ctl(args) => ctl::run(&args),
         Command::Bench(args) => bench::run(&args),

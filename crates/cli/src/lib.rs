@@ -7,6 +7,7 @@
 pub mod bench;
 pub mod cert;
 pub mod command_line;
+mod config_command;
 pub mod ctl;
 pub mod diagnosis;
 pub mod fail_stop;

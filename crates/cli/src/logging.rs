@@ -18,9 +18,6 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::log_line_queue::LogQueue;
 
-/// The variable that wins over the settings.
-const VARIABLE: &str = "FLOTILLA_LOG";
-
 /// The queue of this process, once logging has started.
 static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 
@@ -38,8 +35,8 @@ struct CurrentFilter {
 /// # Errors
 ///
 /// The filter is wrong, or the kernel refused a thread or a file descriptor.
-pub fn start(of_settings: &str) -> Result<(), String> {
-    let (text, parsed) = given(of_settings)?;
+pub fn start(filter: &str) -> Result<(), String> {
+    let (text, parsed) = (filter.to_owned(), parse(filter)?);
     let output = io::stderr().as_fd().try_clone_to_owned().map(|fd| LogOutput(fd.into()));
     let output = output.map_err(|error| format!("cannot log to standard error: {error}"))?;
     let queue = QUEUE.get_or_init(LogQueue::default);
@@ -57,7 +54,7 @@ pub fn start(of_settings: &str) -> Result<(), String> {
         text: Mutex::new(text),
         replace: Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string())),
     });
-    ProcessLog { lines_lost, filter, set_filter }.register();
+    ProcessLog { lines_lost, filter: current_filter, set_filter }.register();
     // Not guarded: a writer that is gone means lost lines, which the queue counts.
     thread::Builder::new()
         .name("log-lines".to_owned())
@@ -74,43 +71,32 @@ pub(crate) fn flush(limit: Duration) {
 }
 
 /// The filter now; empty if logging has not started.
-fn filter() -> String {
+fn current_filter() -> String {
     FILTER.get().map_or_else(String::new, |current| current.text.lock().clone())
 }
 
 /// Logs by another filter from now on.
-fn set_filter(text: &str) -> Result<(), String> {
-    replace(text.to_owned(), parse(text)?)
-}
-
-/// Logs by the filter of settings that were read again; the filter. The variable wins over them.
 ///
 /// # Errors
 ///
 /// The filter is wrong.
-pub(crate) fn reload(filter: &str) -> Result<String, String> {
-    let (text, filter) = given(filter)?;
-    replace(text.clone(), filter)?;
-    Ok(text)
-}
-
-fn replace(text: String, filter: EnvFilter) -> Result<(), String> {
+pub(crate) fn set_filter(text: &str) -> Result<(), String> {
+    let filter = parse(text)?;
     let current = FILTER.get().ok_or("logging has not started")?;
     // Held meanwhile: two callers must not leave the text of one and the filter of the other.
     let mut kept = current.text.lock();
     (current.replace)(filter)?;
-    *kept = text;
+    text.clone_into(&mut kept);
     Ok(())
 }
 
-/// The filter of the variable, or else that of the settings.
-fn given(filter: &str) -> Result<(String, EnvFilter), String> {
-    let (name, text) = match std::env::var(VARIABLE) {
-        Ok(text) if !text.is_empty() => (VARIABLE, text),
-        _ => ("log", filter.to_owned()),
-    };
-    let filter = parse(&text).map_err(|error| format!("{name} = \"{text}\": {error}"))?;
-    Ok((text, filter))
+/// Refuses a filter of the settings that is none.
+///
+/// # Errors
+///
+/// Says what would be right.
+pub(crate) fn check(filter: &str) -> Result<(), String> {
+    parse(filter).map(|_| ()).map_err(|error| format!("log = \"{filter}\": {error}"))
 }
 
 /// Lines that were dropped because standard error did not take them.

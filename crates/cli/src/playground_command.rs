@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use flotilla_client::{Client, Config};
 use flotilla_identity::ApiVersion;
-use flotilla_node::config::read_split_keys;
+use flotilla_node::config::{read_split_keys, setting_keys};
 use flotilla_node::{EndKind, NodeConfig, bind, set_sched_slice};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
@@ -61,16 +61,26 @@ pub struct PlaygroundArgs {
     /// Run each store as a process of its own
     #[arg(long)]
     pub processes: bool,
-    /// Log level: error, warn, info, debug, trace, or a filter of `tracing`
-    #[arg(long, value_name = "FILTER", default_value = "warn")]
-    pub log: String,
+    /// Log level: error, warn, info, debug, trace, or a filter of `tracing` [default: the variable
+    /// FLOTILLA_LOG, or warn]
+    #[arg(long, value_name = "FILTER")]
+    pub log: Option<String>,
+}
+
+impl PlaygroundArgs {
+    /// The filter of the log. No other setting is taken from the environment.
+    fn log(&self) -> String {
+        let of_environment = || std::env::var("FLOTILLA_LOG").ok().filter(|it| !it.is_empty());
+        self.log.clone().or_else(of_environment).unwrap_or_else(|| "warn".to_owned())
+    }
 }
 
 /// Runs the cluster until SIGINT, SIGTERM or the failure of a store.
 #[must_use]
 pub fn run(args: &PlaygroundArgs) -> ExitCode {
     fail_stop::end_process_on_panic();
-    let result = logging::start(&args.log).and_then(|()| {
+    let log = args.log();
+    let result = logging::check(&log).and_then(|()| logging::start(&log)).and_then(|()| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .on_thread_start(set_sched_slice)
             .enable_all()
@@ -120,7 +130,7 @@ async fn play(args: &PlaygroundArgs) -> Result<(), String> {
         common: NodeConfig {
             regions: args.regions,
             api: args.api,
-            log: args.log.clone(),
+            log: args.log(),
             ..NodeConfig::default()
         },
         certificates: None,
@@ -309,6 +319,10 @@ impl Children {
                 .arg(&config.data_dir)
                 .stdin(Stdio::null())
                 .kill_on_drop(true);
+            // As in one process, where stores have no environment of their own.
+            for key in setting_keys() {
+                command.env_remove(key.variable());
+            }
             if let Some(api) = config.api {
                 command.args(["--api", &api.to_string()]);
             }

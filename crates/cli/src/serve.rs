@@ -1,18 +1,17 @@
 //! `flotilla serve`: one store in the foreground, until a signal or a failure.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
 
 use flotilla_identity::ApiVersion;
-use flotilla_node::config::{ConfigError, TlsMode};
-use flotilla_node::{EndKind, FirstStart, Node, NodeConfig, NodeSecurity, set_sched_slice};
+use flotilla_node::config::{ConfigError, LayeredConfig, SettingLayers};
+use flotilla_node::{EndKind, FirstStart, Node, NodeConfig, set_sched_slice};
 
-use crate::signals::HangupSignals;
 use crate::{fail_stop, logging, signals};
 
 /// Shown below the flags.
-const EXAMPLES: &str = "\
+pub(crate) const EXAMPLES: &str = "\
 Examples:
   One store alone:
     flotilla serve --data-dir /var/lib/flotilla
@@ -25,9 +24,9 @@ Examples:
   A new disk for the second, whose directory is lost for ever:
     flotilla serve --name s2 --addr h2:20160 --replace --join h1:20160,h3:20160";
 
-/// The arguments of `flotilla serve`. Flags win over the file.
+/// The arguments of `flotilla serve`. A flag wins over a variable of the environment, and that over
+/// the file.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(after_help = EXAMPLES)]
 pub struct ServeArgs {
     /// TOML file with settings; see docs/configuration.md
     #[arg(long, value_name = "FILE")]
@@ -55,9 +54,6 @@ pub struct ServeArgs {
     /// Members of a running cluster that this store joins, if its directory is empty
     #[arg(long, value_name = "HOST:PORT,...")]
     pub join: Option<String>,
-    /// With --join: the store of this name lost its directory for ever, this one takes its place
-    #[arg(long)]
-    pub replace: bool,
     /// Where the store stands, as zone=a: no two replicas of a region are in one zone while another
     /// has a store; may be given several times [default: the labels it has]
     #[arg(long, value_name = "KEY=VALUE")]
@@ -65,10 +61,6 @@ pub struct ServeArgs {
     /// Number that the cluster must have [default: any]
     #[arg(long, value_name = "NUMBER")]
     pub cluster_id: Option<u64>,
-    /// A new cluster of this one store is meant, whoever else knows its address: do not listen
-    /// first
-    #[arg(long)]
-    pub new: bool,
     /// Regions that the key space begins with; counts at the bootstrap only; later
     /// they split by size and load [default: 1]
     #[arg(long, value_name = "NUMBER")]
@@ -84,7 +76,7 @@ pub struct ServeArgs {
     /// off, optional or required: which connections have TLS [default: required if files are given,
     /// else off]
     #[arg(long, value_name = "MODE")]
-    pub tls_mode: Option<TlsMode>,
+    pub tls_mode: Option<String>,
     /// Authority of the cluster's certificates
     #[arg(long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
@@ -97,59 +89,96 @@ pub struct ServeArgs {
     /// Log level: error, warn, info, debug, trace, or a filter of `tracing` [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
+    /// Any setting, as limits.slow_request_ms=2s; may be given several times. `flotilla config
+    /// default` has all of them
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Flags about an empty directory.
+    #[command(flatten)]
+    pub first_start: FirstStartArgs,
+}
+
+/// The operator's word about a store whose directory is empty. These have no keys.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct FirstStartArgs {
+    /// A new cluster of this one store is meant, whoever else knows its address: do not listen
+    /// first
+    #[arg(long)]
+    pub new: bool,
+    /// With --join: the store of this name lost its directory for ever, this one takes its place
+    #[arg(long)]
+    pub replace: bool,
 }
 
 impl ServeArgs {
-    /// The settings of the file, if one is named, with what the flags say put over them.
+    /// The settings of the file, if one is named, with those of the environment and of the flags
+    /// put over them.
     ///
     /// # Errors
     ///
-    /// As [`NodeConfig::read`], for a label that is none, and for flags that exclude each other.
-    pub fn config(self) -> Result<NodeConfig, ConfigError> {
-        let mut config = match &self.config {
-            Some(path) => NodeConfig::read(path)?,
-            None => NodeConfig::default(),
-        };
-        put(&mut config.name, self.name);
-        put(&mut config.addr, self.addr);
-        put(&mut config.advertise_addr, self.advertise_addr);
-        put(&mut config.data_dir, self.data_dir);
-        put(&mut config.initial_cluster, self.initial_cluster);
-        put(&mut config.join, self.join);
-        for label in &self.label {
-            let (key, value) = parse_label(label)?;
-            config.labels.insert(key, value);
+    /// Everything that is wrong in one of the three, and flags that exclude each other.
+    pub fn layered(self) -> Result<LayeredConfig, ConfigError> {
+        let mut layers = SettingLayers::default();
+        if let Some(path) = &self.config {
+            layers.add_file(path);
         }
-        put(&mut config.cluster_id, self.cluster_id);
-        put(&mut config.regions, self.regions);
-        put(&mut config.split_keys, self.split_keys);
-        config.api = self.api.or(config.api);
-        config.tls.mode = self.tls_mode.or(config.tls.mode);
-        put(&mut config.tls.ca_file, self.tls_ca);
-        put(&mut config.tls.cert_file, self.tls_cert);
-        put(&mut config.tls.key_file, self.tls_key);
-        put(&mut config.log, self.log);
-        config.first_start = match (self.new, self.replace) {
-            (false, false) => FirstStart::Usual,
-            (true, false) => FirstStart::New,
-            (false, true) => FirstStart::Replace,
-            (true, true) => {
-                let words = "--new and --replace are both given: begin a new cluster, or take a \
-                             lost store's place in one; take one of the two out";
-                return Err(ConfigError::Value(words.to_owned()));
-            }
+        layers.add_variables(std::env::vars_os());
+        self.add_flags(&mut layers);
+        let mut layered = layers.finish()?;
+        // Their bytes need not be a text.
+        put(&mut layered.config.data_dir, self.data_dir);
+        put(&mut layered.config.split_keys, self.split_keys);
+        put(&mut layered.config.tls.ca_file, self.tls_ca);
+        put(&mut layered.config.tls.cert_file, self.tls_cert);
+        put(&mut layered.config.tls.key_file, self.tls_key);
+        layered.config.first_start = match self.first_start {
+            FirstStartArgs { new: true, .. } => FirstStart::New,
+            FirstStartArgs { replace: true, .. } => FirstStart::Replace,
+            FirstStartArgs { .. } => FirstStart::Usual,
         };
-        config.also_listen.extend(self.also_listen);
-        Ok(config)
+        Ok(layered)
     }
-}
 
-/// Reads `zone=a`.
-fn parse_label(label: &str) -> Result<(String, String), ConfigError> {
-    let (key, value) = label.split_once('=').ok_or_else(|| {
-        ConfigError::Value(format!("--label {label}: a label is of the form key=value"))
-    })?;
-    Ok((key.to_owned(), value.to_owned()))
+    fn add_flags(&self, layers: &mut SettingLayers) {
+        for assignment in &self.set {
+            layers.add_assignment("--set", assignment);
+        }
+        let path = |path: &Option<PathBuf>| Some(path.as_ref()?.to_string_lossy().into_owned());
+        let flags = [
+            ("--name", "name", self.name.clone()),
+            ("--addr", "addr", self.addr.clone()),
+            ("--advertise-addr", "advertise_addr", self.advertise_addr.clone()),
+            ("--data-dir", "data_dir", path(&self.data_dir)),
+            ("--initial-cluster", "initial_cluster", self.initial_cluster.clone()),
+            ("--join", "join", self.join.clone()),
+            ("--cluster-id", "cluster_id", self.cluster_id.map(|id| id.to_string())),
+            ("--regions", "regions", self.regions.map(|count| count.to_string())),
+            ("--split-keys", "split_keys", path(&self.split_keys)),
+            ("--api", "api", self.api.map(|api| api.to_string())),
+            ("--tls-mode", "tls.mode", self.tls_mode.clone()),
+            ("--tls-ca", "tls.ca_file", path(&self.tls_ca)),
+            ("--tls-cert", "tls.cert_file", path(&self.tls_cert)),
+            ("--tls-key", "tls.key_file", path(&self.tls_key)),
+            ("--log", "log", self.log.clone()),
+        ];
+        for (flag, key, value) in flags {
+            if let Some(value) = value {
+                layers.add_flag(flag, key, value);
+            }
+        }
+        for label in &self.label {
+            layers.add_flag("--label", "labels", label);
+        }
+        for address in &self.also_listen {
+            layers.add_flag("--also-listen", "also_listen", address);
+        }
+        if self.first_start.new && self.first_start.replace {
+            layers.add_error(
+                "--new and --replace are both given: begin a new cluster, or take a lost store's \
+                 place in one; take one of the two out",
+            );
+        }
+    }
 }
 
 fn put<T>(setting: &mut T, flag: Option<T>) {
@@ -162,13 +191,17 @@ fn put<T>(setting: &mut T, flag: Option<T>) {
 #[must_use]
 pub fn run(args: ServeArgs) -> ExitCode {
     fail_stop::end_process_on_panic();
-    let config = match args.clone().config() {
-        Ok(config) => config,
-        Err(error) => return refuse(&error.to_string()),
+    let layered = match args.clone().layered() {
+        Ok(layered) => layered,
+        Err(error) => {
+            error.lines().iter().for_each(|line| fail_stop::say(&format!("flotilla: {line}")));
+            return ExitCode::FAILURE;
+        }
     };
-    if let Err(error) = logging::start(&config.log) {
+    if let Err(error) = check_log(&layered).and_then(|()| logging::start(&layered.config.log)) {
         return refuse(&error);
     }
+    let config = layered.config;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(config.threads.runtime_count())
         .thread_name("rim")
@@ -183,32 +216,48 @@ pub fn run(args: ServeArgs) -> ExitCode {
     code
 }
 
+/// Refuses a filter of the log that is none, with the place where it is set.
+pub(crate) fn check_log(layered: &LayeredConfig) -> Result<(), String> {
+    let source = layered.source_of("log");
+    logging::check(&layered.config.log).map_err(|error| format!("{source}: {error}"))
+}
+
 async fn serve(config: NodeConfig, args: ServeArgs) -> ExitCode {
     let listened = signals::listen().and_then(|it| Ok((it, signals::listen_for_hangups()?)));
-    let (mut signals, hangups) = match listened {
+    let (mut signals, mut hangups) = match listened {
         Ok(listened) => listened,
         Err(error) => return refuse(&format!("cannot listen for signals: {error}")),
     };
-    let security = Arc::new(OnceLock::new());
-    tokio::spawn(reload_on_hangup(hangups, args, Arc::clone(&security)));
-    let started = tokio::select! {
-        started = Node::start(config) => started,
-        // Still waiting for other stores, or opening the directory: nothing is lost by ending in
-        // between.
-        signal = signals.next() => {
-            tracing::info!("{signal}");
-            return ExitCode::SUCCESS;
+    let mut starting = pin!(Node::start(config));
+    let started = loop {
+        tokio::select! {
+            started = &mut starting => break started,
+            () = hangups.next() => reload(&args, None),
+            // Still waiting for other stores, or opening the directory: nothing is lost by ending
+            // in between.
+            signal = signals.next() => {
+                tracing::info!("{signal}");
+                return ExitCode::SUCCESS;
+            }
         }
     };
     let node = match started {
         Ok(node) => node,
         Err(error) => return refuse(&error.to_string()),
     };
-    // An error is not possible: nothing else sets it.
-    let _ = security.set(node.security());
-    tokio::select! {
-        reason = node.failed() => end(&node, &reason),
-        signal = signals.next() => tracing::info!("{signal}"),
+    loop {
+        tokio::select! {
+            reason = node.failed() => end(&node, &reason),
+            () = hangups.next() => {
+                reload(&args, Some(&node));
+                // Its files may have changed, whatever the settings.
+                node.security().reload().await;
+            }
+            signal = signals.next() => {
+                tracing::info!("{signal}");
+                break;
+            }
+        }
     }
     tokio::select! {
         ended = node.shutdown() => match ended {
@@ -219,24 +268,28 @@ async fn serve(config: NodeConfig, args: ServeArgs) -> ExitCode {
     }
 }
 
-/// At each SIGHUP reads the settings again, and takes from them what can change while a node runs:
-/// the filter of the log, and its certificates.
-async fn reload_on_hangup(
-    mut hangups: HangupSignals,
-    args: ServeArgs,
-    security: Arc<OnceLock<NodeSecurity>>,
-) {
-    loop {
-        hangups.next().await;
-        let config = args.clone().config().map_err(|error| error.to_string());
-        match config.and_then(|config| logging::reload(&config.log)) {
-            Ok(filter) => tracing::info!("SIGHUP: the filter of the log is {filter}"),
-            Err(error) => tracing::warn!("SIGHUP: nothing is changed: {error}"),
+/// Reads the settings again, and puts into effect those that can change while a node runs.
+fn reload(args: &ServeArgs, node: Option<&Node>) {
+    let reloaded = args.clone().layered().map_err(|error| error.to_string()).and_then(|layered| {
+        check_log(&layered)?;
+        let filter = layered.config.log.clone();
+        let reloaded = node.map(|node| node.reload(layered.config)).transpose();
+        let reloaded = reloaded.map_err(|error| error.to_string())?.unwrap_or_default();
+        logging::set_filter(&filter)?;
+        Ok((filter, reloaded))
+    });
+    match reloaded {
+        Ok((filter, reloaded)) => {
+            tracing::info!("SIGHUP: the filter of the log is {filter}");
+            if !reloaded.changed.is_empty() {
+                tracing::info!("SIGHUP: changed: {}", reloaded.changed.join(", "));
+            }
+            if !reloaded.at_next_start.is_empty() {
+                let keys = reloaded.at_next_start.join(", ");
+                tracing::warn!("SIGHUP: these do not change before the next start: {keys}");
+            }
         }
-        // Before the node runs its certificates are read anyway.
-        if let Some(security) = security.get() {
-            security.reload().await;
-        }
+        Err(error) => tracing::warn!("SIGHUP: nothing is changed: {error}"),
     }
 }
 
@@ -268,11 +321,15 @@ mod tests {
 
     #[test]
     fn flags_say_what_an_empty_directory_means() {
-        let config = |new, replace| ServeArgs { new, replace, ..ServeArgs::default() }.config();
-        assert_eq!(config(false, true).unwrap().first_start, FirstStart::Replace);
-        assert_eq!(config(true, false).unwrap().first_start, FirstStart::New);
-        assert_eq!(config(false, false).unwrap().first_start, FirstStart::Usual);
-        let both = config(true, true).unwrap_err().to_string();
+        let first_start = |new, replace| {
+            let first_start = FirstStartArgs { new, replace };
+            let layered = ServeArgs { first_start, ..ServeArgs::default() }.layered();
+            layered.map(|layered| layered.config.first_start).map_err(|error| error.to_string())
+        };
+        assert_eq!(first_start(false, true), Ok(FirstStart::Replace));
+        assert_eq!(first_start(true, false), Ok(FirstStart::New));
+        assert_eq!(first_start(false, false), Ok(FirstStart::Usual));
+        let both = first_start(true, true).unwrap_err();
         assert!(both.contains("--new and --replace are both given"), "{both}");
     }
 
@@ -280,11 +337,48 @@ mod tests {
     fn labels_are_keys_and_values() {
         let label = |label: &str| {
             let label = vec![label.to_owned(), "rack=r1".to_owned()];
-            ServeArgs { label, ..ServeArgs::default() }.config()
+            ServeArgs { label, ..ServeArgs::default() }.layered()
         };
-        let labels = label("zone=a").unwrap().labels;
+        let labels = label("zone=a").unwrap().config.labels;
         assert_eq!((labels["zone"].as_str(), labels["rack"].as_str()), ("a", "r1"));
         let wrong = label("zone").unwrap_err().to_string();
-        assert!(wrong.contains("--label zone: a label is of the form key=value"), "{wrong}");
+        assert!(wrong.starts_with("--label: labels = zone: expected names with values"), "{wrong}");
+    }
+
+    #[test]
+    fn each_flag_sets_the_key_of_its_name() {
+        let text = |text: &str| Some(text.to_owned());
+        let args = ServeArgs {
+            name: text("s2"),
+            addr: text("h:1"),
+            also_listen: vec!["h:2".to_owned(), "h:3".to_owned()],
+            advertise_addr: text("h:4"),
+            data_dir: Some("d".into()),
+            initial_cluster: text("s2=h:4"),
+            cluster_id: Some(u64::MAX),
+            regions: Some(3),
+            split_keys: Some("k".into()),
+            api: Some(ApiVersion::V2),
+            log: text("warn"),
+            set: vec!["raft.tick_ms=1s".to_owned(), "regions=4".to_owned()],
+            ..ServeArgs::default()
+        };
+        let expected = NodeConfig {
+            name: "s2".to_owned(),
+            addr: "h:1".to_owned(),
+            also_listen: vec!["h:2".to_owned(), "h:3".to_owned()],
+            advertise_addr: "h:4".to_owned(),
+            data_dir: "d".into(),
+            initial_cluster: "s2=h:4".to_owned(),
+            cluster_id: u64::MAX,
+            regions: 3,
+            split_keys: "k".into(),
+            api: Some(ApiVersion::V2),
+            log: "warn".to_owned(),
+            ..NodeConfig::default()
+        };
+        let layered = args.layered().unwrap();
+        assert_eq!(layered.config.raft.tick_ms, Some(1000));
+        assert_eq!(NodeConfig { raft: expected.raft.clone(), ..layered.config }, expected);
     }
 }

@@ -36,6 +36,10 @@ pub(crate) fn listen_for_hangups() -> io::Result<HangupSignals> {
 
 impl HangupSignals {
     /// Waits for the next one.
+    ///
+    /// # Cancel safety
+    ///
+    /// No signal is lost.
     pub(crate) async fn next(&mut self) {
         self.0.recv().await;
     }

@@ -252,14 +252,17 @@ fn a_log_filter_that_is_none_is_refused_wherever_it_stands() {
     std::fs::write(&file, settings).unwrap();
     let addr = "127.0.0.1:0";
     let playground = ["playground", "--port", "0", "--log", "loud"];
-    for (said, name) in [
-        (refused(&mut serve(addr, &dir, "loud")), "log"),
-        (refused(flotilla().args(["serve", "--config"]).arg(&file)), "log"),
-        (refused(serve(addr, &dir, "info").env("FLOTILLA_LOG", "loud")), "FLOTILLA_LOG"),
-        (refused(flotilla().args(playground)), "log"),
+    let in_file = format!("{}, line 1: ", file.display());
+    let mut by_variable = flotilla();
+    by_variable.args(["serve", "--addr", addr, "--data-dir"]).arg(dir.path().join("s1"));
+    for (said, place) in [
+        (refused(&mut serve(addr, &dir, "loud")), "--log: ".to_owned()),
+        (refused(flotilla().args(["serve", "--config"]).arg(&file)), in_file),
+        (refused(by_variable.env("FLOTILLA_LOG", "loud")), "FLOTILLA_LOG: ".to_owned()),
+        (refused(flotilla().args(playground)), String::new()),
     ] {
         let expected =
-            format!("flotilla: {name} = \"loud\": \"loud\" is no level; expected a level");
+            format!("flotilla: {place}log = \"loud\": \"loud\" is no level; expected a level");
         assert!(said.starts_with(&expected), "{said}");
     }
     let left = std::fs::read_dir(dir.path()).unwrap().count();

@@ -1,4 +1,5 @@
-//! The filter of a running process's log: asked and set by HTTP, and read again at SIGHUP.
+//! The filter of a running process's log, asked and set by HTTP, and the settings that are read
+//! again at SIGHUP.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
@@ -23,7 +24,8 @@ impl LoggingStore {
     async fn start(dir: &Path, port: &ReservedPort, config: &Path) -> Self {
         let addr = port.addr().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_flotilla"));
-        command.env_remove("FLOTILLA_LOG").stdin(Stdio::null()).stderr(Stdio::null());
+        let log = std::fs::File::create(dir.with_extension("log")).unwrap();
+        command.env_remove("FLOTILLA_LOG").stdin(Stdio::null()).stderr(log);
         command.args(["serve", "--new", "--addr", &addr]);
         command.arg("--data-dir").arg(dir).arg("--config").arg(config);
         let child = command.spawn().unwrap();
@@ -87,4 +89,30 @@ async fn the_filter_is_set_by_http_and_read_again_at_sighup() {
     store.hang_up("error");
     write("info");
     store.hang_up("info");
+}
+
+#[tokio::test]
+async fn settings_that_may_change_do_at_sighup_and_the_others_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("flotilla.toml");
+    std::fs::write(&config, "log = 'warn'\n").unwrap();
+    let port = ReservedPort::reserve(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let data = dir.path().join("data");
+    let store = LoggingStore::start(&data, &port, &config).await;
+    let says = |words: &str| {
+        let end = Instant::now() + PATIENCE;
+        let said = || std::fs::read_to_string(data.with_extension("log")).unwrap();
+        while !said().contains(words) {
+            assert!(Instant::now() < end, "{}", said());
+        }
+    };
+    let settings = "[limits]\nslow_request_ms = '2s'\nconnections_max = 100\n";
+    std::fs::write(&config, format!("log = 'info'\n{settings}")).unwrap();
+    store.hang_up("info");
+    says("SIGHUP: changed: log, limits.slow_request_ms\n");
+    says("SIGHUP: these do not change before the next start: limits.connections_max\n");
+    std::fs::write(&config, format!("log = 'debug'\n{settings}regions = 0\n")).unwrap();
+    kill_process(Pid::from_child(&store.child), Signal::HUP).unwrap();
+    says("line 5: `limits.regions` is no setting; the nearest is `regions`");
+    assert_eq!(store.ask("GET", ""), (200, "info".to_owned()), "nothing is changed");
 }

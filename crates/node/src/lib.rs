@@ -22,8 +22,9 @@
 //! - `access`: owns the roles that requests need. Never knows who has which.
 //! - `net/`: owns sockets and TLS: limits on connections that come in, dialling those that go out.
 //!   Never knows the services.
-//! - `config/`: owns every setting: name, unit, default, range. Never changes one while a node
-//!   runs.
+//! - `config/`: owns every setting: name, unit, default, range, meaning. Never changes one while a
+//!   node runs.
+//! - `online_settings`: puts into effect those that may change while a node runs.
 //! - `driver/`: owns the threads of shards and workers, mailboxes and work queues, admission
 //!   control and tickets. Never opens a socket, and a shard's thread never waits for a disk.
 //! - `wall_clock`, `expiry_sweeper`: the clock by which rows expire, and the task that has those
@@ -44,6 +45,7 @@ pub mod failure;
 mod membership;
 mod net;
 mod node;
+mod online_settings;
 pub mod pd;
 mod sched;
 pub mod service;
@@ -59,6 +61,7 @@ pub use driver::router;
 pub use failure::EndKind;
 pub use net::security::NodeSecurity;
 pub use node::Node;
+pub use online_settings::ReloadedSettings;
 pub use sched::set_sched_slice;
 pub use start::{StartError, bind};
 pub use status::metrics;

@@ -20,7 +20,7 @@ use tonic_health::server::HealthReporter;
 
 use crate::access;
 use crate::clock::Clock;
-use crate::config::{LimitsConfig, NodeConfig, ResolvedConfig};
+use crate::config::{ConfigError, LimitsConfig, NodeConfig, ResolvedConfig};
 use crate::driver::context::{NodeContext, WorkQueues};
 use crate::driver::joint_changes::JointChanges;
 use crate::driver::latencies::Latencies;
@@ -40,6 +40,7 @@ use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 use crate::net::listen::{self, ServerLimits};
 use crate::net::refusal::{WordedRefusals, refuse};
 use crate::net::security::NodeSecurity;
+use crate::online_settings::{OnlineSettings, ReloadedSettings};
 use crate::pd::{self, PlacementDriver};
 use crate::service::operator::OperatorServer;
 use crate::service::rawkv::RawKv;
@@ -51,7 +52,8 @@ use crate::status::reader::StatusReader;
 use crate::status::server::StatusServer;
 use crate::status::tikv_http;
 use crate::transport::{
-    ByteRate, FrameReceiver, PeerConnections, PeerTransport, TransportCounters, TransportLimits,
+    ByteRate, FrameReceiver, PeerConnections, PeerTransport, SnapshotRates, TransportCounters,
+    TransportLimits,
 };
 use crate::wall_clock::WallClock;
 
@@ -72,6 +74,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// without waiting.
 pub struct Node {
     resolved: Arc<ResolvedConfig>,
+    settings: OnlineSettings,
     membership: Membership,
     addr: SocketAddr,
     router: Router,
@@ -195,6 +198,7 @@ impl Node {
         let limits = &resolved.config.limits;
         let (store, closed) = drop_notify(store);
         let context = node_context(limits, store, descriptors, shards.len(), clock);
+        let settings = OnlineSettings::new(&resolved, Arc::clone(&context.latencies));
         let failure = NodeFailure::new({
             let context = context.clone();
             move || context.halt()
@@ -213,7 +217,7 @@ impl Node {
         streams.spawn(security.clone().follow_files());
         let transport_limits = TransportLimits {
             queue_bytes_max: limits.peer_queue_bytes_max,
-            snapshot_rate: ByteRate::new(resolved.config.snapshot, context.served_count()),
+            snapshot_rate: ByteRate::new(settings.snapshot_rates(), context.served_count()),
         };
         let transport = PeerTransport::start(
             &membership,
@@ -233,13 +237,15 @@ impl Node {
         streams.spawn(expiry_sweeper::run(router.clone(), limits.expiry_sweep()));
         let placement = place(&resolved, &membership, &router, &connections);
         let watch = HealthWatch { membership, connections, router, clock };
+        let rates = settings.snapshot_rates();
         let (health, services) =
-            services(&resolved, &security, &watch, &context, counters, &placement);
+            services(&resolved, &security, &watch, &context, counters, rates, &placement);
         let HealthWatch { membership, router, .. } = watch.clone();
         tell_clients(&health, ServingStatus::Serving).await;
         streams.spawn(watch.run(health.clone()));
         let node = Self {
             resolved,
+            settings,
             membership,
             addr,
             router,
@@ -294,6 +300,16 @@ impl Node {
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Puts into effect what may change while the node runs of settings that are given again as a
+    /// whole. The filter of the log is left to the owner of the process.
+    ///
+    /// # Errors
+    ///
+    /// As [`NodeConfig::resolve`]; nothing is changed then.
+    pub fn reload(&self, config: NodeConfig) -> Result<ReloadedSettings, ConfigError> {
+        Ok(self.settings.reload(&config.resolve()?))
     }
 
     /// The router to the node's regions, without a network between.
@@ -474,10 +490,11 @@ fn services(
     watch: &HealthWatch,
     context: &NodeContext,
     counters: Arc<TransportCounters>,
+    rates: SnapshotRates,
     placement: &PlacementDriver,
 ) -> (HealthReporter, GrpcRoutes) {
     let HealthWatch { membership, router, connections, .. } = watch;
-    let snapshot_rate = ByteRate::new(resolved.config.snapshot, context.served_count());
+    let snapshot_rate = ByteRate::new(rates, context.served_count());
     let receiver = FrameReceiver::new(
         membership.clone(),
         Arc::clone(&context.store),

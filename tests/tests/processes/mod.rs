@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use flotilla_cli::serve::{self, ServeArgs};
+use flotilla_cli::serve::{self, FirstStartArgs, ServeArgs};
 use flotilla_cli::{ReservedPort, command_line, playground};
 use flotilla_client::Config;
 use rustix::process::{Pid, Signal, kill_process};
@@ -472,8 +472,9 @@ fn runs_a_store_if_told_to() {
         std::process::exit(0);
     });
     let [new, replace] = [NEW, REPLACE].map(|flag| std::env::var_os(flag).is_some());
+    let first_start = FirstStartArgs { new, replace };
     let config = Some(settings.into());
-    let code = serve::run(ServeArgs { config, new, replace, ..ServeArgs::default() });
+    let code = serve::run(ServeArgs { config, first_start, ..ServeArgs::default() });
     std::process::exit(i32::from(code != ExitCode::SUCCESS));
 }
 

@@ -1,5 +1,6 @@
 //! Errors of settings, which say what to change.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use flotilla_identity::InvalidList;
@@ -15,36 +16,63 @@ pub enum ConfigError {
         /// The error of the kernel.
         source: std::io::Error,
     },
-    /// The file is not TOML, or has a name or a type that does not belong there.
-    #[error("{path}: {source}")]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// Line, column and reason.
-        source: Box<toml::de::Error>,
-    },
-    /// The file has a key by a name of an earlier version.
-    #[error("{path}: `{old}` is now `{new}`: rename it")]
-    Renamed {
-        /// The file.
-        path: PathBuf,
-        /// The name in the file, with its group.
-        old: String,
-        /// The name that it has now.
-        new: String,
-    },
     /// The list of initial stores is wrong.
     #[error("initial_cluster: {0}")]
     Cluster(#[from] InvalidList),
-    /// A value is outside its range, or does not fit another one.
+    /// A value is outside its range, or does not fit another one; a key does not exist.
     #[error("{0}")]
     Value(String),
+    /// Several settings are wrong. None of the errors is of this kind itself.
+    #[error("{} settings are wrong:{}", .0.len(), listed(.0))]
+    Several(Vec<ConfigError>),
 }
 
-/// Refuses a value outside its range, by the name of its setting.
-pub(super) fn within(name: &str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
-    if (least..=most).contains(&value) {
-        return Ok(());
+impl ConfigError {
+    /// The errors by themselves, one line each.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        match self {
+            Self::Several(errors) => errors.iter().map(Self::to_string).collect(),
+            error => vec![error.to_string()],
+        }
     }
-    Err(ConfigError::Value(format!("{name} = {value} is out of range: {least} to {most}")))
+}
+
+fn listed(errors: &[ConfigError]) -> String {
+    errors.iter().fold(String::new(), |mut list, error| {
+        let _ = write!(list, "\n  {error}");
+        list
+    })
+}
+
+/// Errors as they are found, so that an operator hears of all of them at once.
+#[derive(Debug, Default)]
+pub(super) struct ConfigErrors(Vec<ConfigError>);
+
+impl ConfigErrors {
+    /// Notes one.
+    pub(super) fn add(&mut self, error: ConfigError) {
+        match error {
+            ConfigError::Several(errors) => self.0.extend(errors),
+            error => self.0.push(error),
+        }
+    }
+
+    /// The value of a result, whose error is noted.
+    pub(super) fn take<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
+        result.map_err(|error| self.add(error)).ok()
+    }
+
+    /// Nothing, if none was noted.
+    ///
+    /// # Errors
+    ///
+    /// All that were noted.
+    pub(super) fn end(mut self) -> Result<(), ConfigError> {
+        match self.0.len() {
+            0 => Ok(()),
+            1 => Err(self.0.remove(0)),
+            _ => Err(ConfigError::Several(self.0)),
+        }
+    }
 }

@@ -3,63 +3,82 @@
 use std::time::Duration;
 
 use flotilla_identity::ApiVersion;
-use serde::Deserialize;
 
-use super::error::{ConfigError, within};
+use super::error::ConfigError;
+use super::key::{HOUR, MIB, MINUTE, NO_LIMIT, SECOND, TIB, bytes, count, milliseconds, settings};
 use crate::driver::router;
 
 /// The longest key of a client, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 8 * 1024;
 
-/// Bounds on memory and waiting.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LimitsConfig {
-    /// Bytes of client requests under way, 1 KiB for each included. Default 256 MiB, at least 16
-    /// MiB. When it is spent, requests wait.
-    pub request_bytes_max: u32,
-    /// Requests that may wait for that; more are rejected because the store is busy. Default 16
-    /// 384.
-    pub queued_count_max: usize,
-    /// Milliseconds until a request is given up. Default 10 000, at least 100.
-    pub request_timeout_ms: u64,
-    /// Milliseconds that a request waits for its region to have a leader. Default 1000, less than
-    /// what clients retry for.
-    pub leader_wait_ms: u64,
-    /// Requests that may wait for leaders. Default 4096.
-    pub leader_wait_count_max: usize,
-    /// Bytes that may wait in a shard for each of: urgent messages, appends, client requests.
-    /// Default 32 MiB, at least 1 MiB.
-    pub mailbox_bytes_max: u32,
-    /// Bytes that may wait for another store on each of its two streams. More are dropped, and
-    /// raft sends them again. Default 32 MiB, at least 16 MiB so that any message fits.
-    pub peer_queue_bytes_max: usize,
-    /// Bytes that wait for the log or for applying before a shard takes no more from clients; at
-    /// twice as much it takes no more entries from leaders either. Default 32 MiB, at least 1 MiB.
-    pub backlog_bytes_max: usize,
-    /// Milliseconds that a store that stops takes to hand over the regions that it leads. Default
-    /// 5000, at most 60 000; 0: it hands none over.
-    pub hand_over_ms: u64,
-    /// Milliseconds from the beginning of one look through the rows that expire to that of the
-    /// next. Default 60 000, 1000 to 600 000.
-    pub expiry_sweep_ms: u64,
-    /// Milliseconds from which on a request is logged as slow, with its stages, one line a second
-    /// at most. Default 1000, at most 3 600 000; 0: none is.
-    pub slow_request_ms: u64,
-    /// Connections at once. Default 4096, at least 16.
-    pub connections_max: usize,
-    /// Streams of one connection at once. Default 1024, at least 16.
-    pub streams_per_connection_max: u32,
+settings! {
+    /// Admission control and backpressure: bounds on memory and waiting.
+    #[derive(Eq)]
+    pub struct LimitsConfig: "limits" {
+        /// Bytes of client requests under way, 1 KiB for each included; when they are spent,
+        /// requests wait.
+        #[key(bytes(16 * MIB, 4095 * MIB))]
+        pub request_bytes_max: u32,
+        /// Requests that may wait for that; more are refused because the store is busy.
+        #[key(count(0, NO_LIMIT))]
+        pub queued_count_max: usize,
+        /// How long a request may take until it is given up.
+        #[key(milliseconds(100, HOUR))]
+        pub request_timeout_ms: u64,
+        /// How long a request waits for its region to have a leader; let it be less than what
+        /// clients retry for.
+        #[key(milliseconds(0, HOUR).beside("at most `limits.request_timeout_ms`"))]
+        pub leader_wait_ms: u64,
+        /// Requests that may wait so.
+        #[key(count(0, NO_LIMIT))]
+        pub leader_wait_count_max: usize,
+        /// Bytes that may wait in a shard's mailbox, for each of its lanes: urgent messages,
+        /// entries of other leaders, requests.
+        #[key(bytes(MIB, 4095 * MIB))]
+        pub mailbox_bytes_max: u32,
+        /// Bytes that may wait for another store on each of two streams; more are dropped, and raft
+        /// sends them again. Any message fits into the least.
+        #[key(bytes(16 * MIB, TIB))]
+        pub peer_queue_bytes_max: usize,
+        /// Bytes that wait for the log or for applying from which on a shard leaves clients
+        /// waiting; at twice as many it takes no more entries from other leaders either.
+        #[key(bytes(MIB, TIB))]
+        pub backlog_bytes_max: usize,
+        /// From the beginning of one look through the rows that expire to that of the next: a row
+        /// whose time has come takes space for as long, and longer where more than 20,000 a second
+        /// expire. No client sees it any more.
+        #[key(milliseconds(SECOND, 10 * MINUTE))]
+        pub expiry_sweep_ms: u64,
+        /// How long a store that is told to stop takes at most to hand over the regions that it
+        /// leads, before it refuses requests; mostly some hundredths of a second, and nothing if no
+        /// other store can take them. 0: it hands none over, and each of them has no leader for an
+        /// election timeout.
+        #[key(milliseconds(0, MINUTE))]
+        pub hand_over_ms: u64,
+        /// A request that takes as long from its admission to its answer is logged with the time of
+        /// each stage, one line a second at most. 0: none is.
+        #[key(milliseconds(0, HOUR).at_reload())]
+        pub slow_request_ms: u64,
+        /// Connections at once on a listener.
+        #[key(count(16, 1 << 20))]
+        pub connections_max: usize,
+        /// Streams at once on a connection.
+        #[key(count(16, 1 << 20))]
+        pub streams_per_connection_max: u32,
+    }
 }
 
-/// Threads.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ThreadsConfig {
-    /// Threads that run regions. Default 0: half of the cores, at least one. At most 64.
-    pub shards: usize,
-    /// Threads for connections. Default 0: half of the cores, at least one. At most 256.
-    pub runtime: usize,
+settings! {
+    /// Threads for regions and for connections.
+    #[derive(Default, Eq)]
+    pub struct ThreadsConfig: "threads" {
+        /// Threads that run regions. 0: the default.
+        #[key(count(0, 64).default_is("half of the cores, at least 1"))]
+        pub shards: usize,
+        /// Threads for connections. 0: the default.
+        #[key(count(0, 256).default_is("half of the cores, at least 1"))]
+        pub runtime: usize,
+    }
 }
 
 impl Default for LimitsConfig {
@@ -85,11 +104,6 @@ impl Default for LimitsConfig {
 }
 
 impl ThreadsConfig {
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
-        within("threads.shards", self.shards as u64, 0, 64)?;
-        within("threads.runtime", self.runtime as u64, 0, 256)
-    }
-
     /// Threads that run regions, with the default put in.
     #[must_use]
     pub fn shard_count(&self) -> usize {
@@ -105,21 +119,13 @@ impl ThreadsConfig {
 
 impl LimitsConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let bytes = u64::from(self.request_bytes_max);
-        within("limits.request_bytes_max", bytes, 16 << 20, u64::from(u32::MAX))?;
-        within("limits.request_timeout_ms", self.request_timeout_ms, 100, 3_600_000)?;
-        within("limits.leader_wait_ms", self.leader_wait_ms, 0, self.request_timeout_ms)?;
-        let bytes = u64::from(self.mailbox_bytes_max);
-        within("limits.mailbox_bytes_max", bytes, 1 << 20, u64::from(u32::MAX))?;
-        let bytes = self.peer_queue_bytes_max as u64;
-        within("limits.peer_queue_bytes_max", bytes, 16 << 20, 1 << 40)?;
-        within("limits.backlog_bytes_max", self.backlog_bytes_max as u64, 1 << 20, 1 << 40)?;
-        within("limits.hand_over_ms", self.hand_over_ms, 0, 60_000)?;
-        within("limits.expiry_sweep_ms", self.expiry_sweep_ms, 1_000, 600_000)?;
-        within("limits.slow_request_ms", self.slow_request_ms, 0, 3_600_000)?;
-        within("limits.connections_max", self.connections_max as u64, 16, 1 << 20)?;
-        let streams = u64::from(self.streams_per_connection_max);
-        within("limits.streams_per_connection_max", streams, 16, 1 << 20)
+        let (wait, timeout) = (self.leader_wait_ms, self.request_timeout_ms);
+        if wait <= timeout {
+            return Ok(());
+        }
+        Err(ConfigError::Value(format!(
+            "limits.leader_wait_ms = {wait} is more than limits.request_timeout_ms, {timeout}"
+        )))
     }
 
     /// From one look through the rows that expire to the next.

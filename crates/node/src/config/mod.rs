@@ -1,23 +1,36 @@
 //! Everything that can be set on a node: units, defaults, limits, and what each costs.
 //!
-//! A TOML file has the names of the fields here, with the groups as tables. A name that is not
-//! here is refused, so that a misspelt key never means a silent default. Flags of the command line
-//! win over the file.
+//! A key is a field of the struct of its section, declared by `settings!` (`key.rs`) with its range
+//! and its meaning; the table of all keys (`table.rs`) is made of these. A TOML file has the names
+//! of the fields, with the sections as tables. Variables of the environment win over the file, and
+//! flags of the command line over both (`layers.rs`). A name that does not exist is refused, so
+//! that a misspelt key never means a silent default.
 
+mod default_file;
 mod error;
+mod given_value;
+mod key;
+mod layers;
 mod limits;
 mod node;
+mod path_text;
+mod quantity;
 mod raft;
 mod resolved;
 mod snapshot;
 mod split;
 mod split_keys;
 mod storage;
+mod table;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod toml_file;
 
+pub use default_file::{default_file, default_values};
 pub use error::ConfigError;
+pub use key::{SettingEffect, SettingKey, SettingKind, SettingScope, SettingSection, ValueRange};
+pub use layers::{LayeredConfig, SettingLayers, SettingSource};
 pub(crate) use limits::KEY_BYTES_MAX;
 pub use limits::{LimitsConfig, ThreadsConfig};
 pub use node::{FirstStart, NodeConfig};
@@ -29,3 +42,4 @@ pub(crate) use split_keys::read_first_borders;
 pub use split_keys::{KEY_ESCAPES, read_split_keys, unescape_key};
 pub use storage::{PagesReadMode, ScrubConfig, StorageConfig};
 pub use tls::{TlsConfig, TlsMode};
+pub use table::{SECTIONS, setting_keys, setting_value, setting_values};

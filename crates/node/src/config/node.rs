@@ -1,95 +1,112 @@
-//! The top level of a node's settings, and how they are read from a TOML file.
+//! The top level of a node's settings.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use flotilla_identity::ApiVersion;
+use flotilla_identity::{ApiVersion, REGIONS_MAX};
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::error::ConfigError;
+use super::key::{NO_LIMIT, count, labels, settings, text, texts, word};
 use super::limits::{LimitsConfig, ThreadsConfig};
+use super::path_text::lossy;
 use super::raft::RaftConfig;
 use super::snapshot::SnapshotConfig;
 use super::split::SplitConfig;
 use super::storage::{ScrubConfig, StorageConfig};
 use super::tls::TlsConfig;
 
-/// Keys that an earlier version knew by another name: group, old name, new name.
-const RENAMED_KEYS: [(&str, &str, &str); 3] = [
-    ("limits", "hold_ms", "leader_wait_ms"),
-    ("limits", "held_count_max", "leader_wait_count_max"),
-    ("limits", "inbox_bytes_max", "mailbox_bytes_max"),
-];
-
-/// The settings of one node.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct NodeConfig {
-    /// The name of this store among the initial ones. Default: `s1`; on a store that has data, its
-    /// own name.
-    pub name: String,
-    /// Where the node listens, as `host:port`. Default: the address that `initial_cluster` gives
-    /// for `name`, or `127.0.0.1:20160` without a list. May change at any start.
-    pub addr: String,
-    /// Where clients and other stores reach the node, as `host:port`. Default: the address that
-    /// `initial_cluster` gives for `name`, or `addr` without a list. May change at any start.
-    pub advertise_addr: String,
-    /// More addresses to listen on, with the same services; one that is taken is left out with a
-    /// warning. Default none.
-    pub also_listen: Vec<String>,
-    /// Where everything that the node keeps is, below one directory. Default: `data/<name>`.
-    pub data_dir: PathBuf,
-    /// The stores that begin the cluster, as `s1=host:port,s2=host:port`; equal on all of them.
-    /// On a store that is a member already: more addresses to find the others at. Default: this
-    /// store alone.
-    pub initial_cluster: String,
-    /// Addresses of members of a running cluster that this store joins, as `host:port,host:port`,
-    /// if its directory is empty. Default none. A member serves whatever it says, and stops if a
-    /// store of another cluster answers there.
-    pub join: String,
-    /// Where the store stands, for placement, as `{ zone = "a" }`. Default: the labels that it has.
-    pub labels: BTreeMap<String, String>,
-    /// The id that the cluster must have. Default, and if 0: any; one is drawn at the bootstrap.
-    pub cluster_id: u64,
-    /// Regions that the clients' keys are split into at the bootstrap; later starts ignore it.
-    /// Default 1, at most 9997. Equal on all initial stores.
-    pub regions: u64,
-    /// A file with keys at which regions begin besides, as [`super::read_split_keys`] reads it.
-    /// Counts at the bootstrap only; later starts do not open it. Default, and if empty: none. The
-    /// same keys on all initial stores.
-    pub split_keys: PathBuf,
-    /// Replicas of each data region, as far as there are stores. Default 3; odd, or a majority
-    /// costs one more for nothing. A setting of the cluster.
-    pub replicas: Option<u64>,
-    /// The form of the clients' keys, `v1ttl` or `v2`. Default `v1ttl`. A setting of the cluster,
-    /// for ever.
-    #[serde(deserialize_with = "api_version")]
-    pub api: Option<ApiVersion>,
-    /// The operator's word about an empty directory. Flags of the command line only: a file
-    /// outlives the one case that it was meant for.
-    #[serde(skip)]
-    pub first_start: FirstStart,
-    /// The filter of the log on standard error, in the syntax of `tracing` (`info`,
-    /// `flotilla_node=debug,warn`). Default `info`. The variable `FLOTILLA_LOG` wins.
-    pub log: String,
-    /// Ticks, elections and entries.
-    pub raft: RaftConfig,
-    /// Files and checkpoints.
-    pub storage: StorageConfig,
-    /// The search for bit rot.
-    pub scrub: ScrubConfig,
-    /// When a region becomes several.
-    pub split: SplitConfig,
-    /// The flow of snapshots between stores.
-    pub snapshot: SnapshotConfig,
-    /// Certificates and roles.
-    pub tls: TlsConfig,
-    /// Bounds on memory and waiting.
-    pub limits: LimitsConfig,
-    /// Threads.
-    pub threads: ThreadsConfig,
+settings! {
+    /// The settings of one node. Identity and addresses come first.
+    pub struct NodeConfig: "" {
+        /// The name of this store among the initial ones, or of the store that joins; a name that
+        /// is not the directory's is refused.
+        #[key(text().default_is("`s1`; in a directory that has data, the name of its store"))]
+        pub name: String,
+        /// Where the store listens, as `host:port`; clients, placement and other stores use the
+        /// same port. May change at any start.
+        #[key(text().default_is(
+            "from `initial_cluster`; without a list where the store was last, else \
+             `127.0.0.1:20160`"
+        ))]
+        pub addr: String,
+        /// The address that clients and other stores use, if that is not where the store listens.
+        /// May change at any start.
+        #[key(text().default_is(
+            "from `initial_cluster`; without a list `addr`, else where the store was last"
+        ))]
+        pub advertise_addr: String,
+        /// More addresses with the same services; one that is taken is left out with a warning.
+        #[key(texts())]
+        pub also_listen: Vec<String>,
+        /// Everything that the store keeps is below this directory; never restored from a copy.
+        #[key(text().default_is("`data/<name>`"))]
+        #[serde(serialize_with = "lossy")]
+        pub data_dir: PathBuf,
+        /// The stores that begin the cluster, `name=host:port`, separated by commas, 1 to 99; equal
+        /// on all of them, in the same order. A member needs none; one that is given names more
+        /// addresses at which the others may be found.
+        #[key(text().default_is("this store alone").at_bootstrap())]
+        pub initial_cluster: String,
+        /// Members of a running cluster, `host:port`, separated by commas, 1 to 32, that a store
+        /// with an empty directory joins; needs `name` and `addr`, and no list. A member serves
+        /// whatever it says, and stops if a store of another cluster answers there.
+        #[key(text().default_is("none"))]
+        pub join: String,
+        /// Where the store stands, as `{ zone = "a" }` in a file and `zone=a` elsewhere: up to 16,
+        /// key and value of 1 to 64 bytes. No two replicas of a region are in one `zone` while
+        /// another has a store. New ones take the place of all former ones.
+        #[key(labels().default_is("those that the store has"))]
+        pub labels: BTreeMap<String, String>,
+        /// The id that the cluster must have; 0: any. One is drawn at random at the bootstrap if
+        /// none is given, and a directory of another cluster is refused.
+        #[key(count(0, NO_LIMIT).default_is("any").at_bootstrap())]
+        pub cluster_id: u64,
+        /// Regions that the key space begins with; later they split by size and load. Equal on all
+        /// stores; counts at the bootstrap only and is never compared again.
+        #[key(count(1, REGIONS_MAX).at_bootstrap())]
+        pub regions: u64,
+        /// A file of keys at which regions begin besides; the same keys on all stores. Counts at
+        /// the bootstrap only, and is not opened afterwards.
+        #[key(text().default_is("none").at_bootstrap())]
+        #[serde(serialize_with = "lossy")]
+        pub split_keys: PathBuf,
+        /// Replicas of each region, as far as there are stores; odd, or a majority costs one more
+        /// for nothing. Counts at the bootstrap, later `flotilla ctl cluster set replicas`.
+        #[key(count(1, 7).of_cluster())]
+        pub replicas: Option<u64>,
+        /// The form of the clients' keys, for ever: `v1ttl`, any byte string; `v2`, TiKV's API V2
+        /// with keyspaces. There is no way from one to the other but to copy the rows.
+        #[key(word(&["v1ttl", "v2"]).of_cluster())]
+        #[serde(deserialize_with = "api_version", serialize_with = "api_word")]
+        pub api: Option<ApiVersion>,
+        /// The filter of the log on standard error: a level (`error`, `warn`, `info`, `debug`,
+        /// `trace`, `off`), or a filter such as `flotilla_node=debug,warn`, in which each directive
+        /// ends with a level; another word is refused.
+        #[key(text().at_reload())]
+        pub log: String,
+        ;
+        /// The operator's word about an empty directory. Flags of the command line only: a file
+        /// outlives the one case that it was meant for.
+        #[serde(skip)]
+        pub first_start: FirstStart,
+        /// Ticks, elections and entries.
+        pub raft: RaftConfig,
+        /// Files and checkpoints.
+        pub storage: StorageConfig,
+        /// The search for bit rot.
+        pub scrub: ScrubConfig,
+        /// When a region becomes several.
+        pub split: SplitConfig,
+        /// The flow of snapshots between stores.
+        pub snapshot: SnapshotConfig,
+        /// Certificates and roles.
+        pub tls: TlsConfig,
+        /// Bounds on memory and waiting.
+        pub limits: LimitsConfig,
+        /// Threads.
+        pub threads: ThreadsConfig,
+    }
 }
 
 /// The operator's word about a store whose directory is empty.
@@ -141,39 +158,13 @@ impl NodeConfig {
     pub(crate) fn split_keys(&self) -> Option<&Path> {
         Some(self.split_keys.as_path()).filter(|path| !path.as_os_str().is_empty())
     }
-
-    /// Reads a TOML file. Nothing is checked yet but names and types.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::Read`], [`ConfigError::Renamed`] and [`ConfigError::Parse`].
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        if let Some((old, new)) = renamed_key(&text) {
-            return Err(ConfigError::Renamed { path: path.to_owned(), old, new });
-        }
-        toml::from_str(&text).map_err(|source| ConfigError::Parse {
-            path: path.to_owned(),
-            source: Box::new(source),
-        })
-    }
 }
 
 fn api_version<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ApiVersion>, D::Error> {
-    String::deserialize(from)?.parse().map(Some).map_err(D::Error::custom)
+    let word = Option::<String>::deserialize(from)?;
+    word.map(|word| word.parse()).transpose().map_err(D::Error::custom)
 }
 
-/// The first key of `text` that has another name now, and that name, both with their group.
-fn renamed_key(text: &str) -> Option<(String, String)> {
-    // Text that is no TOML is refused by the parser, which says where.
-    let table: toml::Table = text.parse().ok()?;
-    let is_there = |(group, old, _): &&(&str, &str, &str)| {
-        table
-            .get(*group)
-            .and_then(toml::Value::as_table)
-            .is_some_and(|keys| keys.contains_key(*old))
-    };
-    let (group, old, new) = RENAMED_KEYS.iter().find(is_there)?;
-    Some((format!("{group}.{old}"), format!("{group}.{new}")))
+fn api_word<S: Serializer>(api: &Option<ApiVersion>, to: S) -> Result<S::Ok, S::Error> {
+    api.map(|api| api.to_string()).serialize(to)
 }

@@ -2,36 +2,44 @@
 //! log a store keeps for others.
 
 use flotilla_identity::ClusterSettings;
-use serde::Deserialize;
 
-use super::error::{ConfigError, within};
+use super::error::ConfigError;
+use super::key::{KIB, MIB, SECOND, TIB, bytes, count, milliseconds, settings, switch};
 use super::split::SplitConfig;
 use super::storage::StorageConfig;
 
-/// Ticks, elections and entries: settings of the cluster. They are fixed at its bootstrap; later a
-/// store takes them from its own copy, and a value that is given must be equal to that. Only
-/// `log_kept_bytes_max` is the store's own, and may change at any start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RaftConfig {
-    /// Milliseconds of one tick. Default 50, 10 to 10 000.
-    pub tick_ms: Option<u64>,
-    /// Ticks without a leader before a replica stands for election. Default 12, that is 600 ms;
-    /// at least 4 and at least three times `heartbeat_ticks`.
-    pub election_ticks: Option<u64>,
-    /// Ticks between a leader's heartbeats. Default 2, at least 1.
-    pub heartbeat_ticks: Option<u64>,
-    /// Bytes of one log entry at most; a larger command is refused. Default 8 MiB, 64 KiB to
-    /// 12 MiB: a message between stores holds one entry and may have 16 MiB.
-    pub entry_bytes_max: Option<u64>,
-    /// Whether leaders answer reads under a lease. Default true. False: every read asks a
-    /// majority, whatever the clocks do.
-    pub read_leases: Option<bool>,
-    /// Bytes of log entries that the store keeps for replicas that lack them, all regions together:
-    /// beyond it a replica that is away gets a snapshot when it comes back. Default 1 GiB, or a
-    /// quarter of `storage.log_disk_bytes_max` if that is less, which is also the most; at least 1
-    /// MiB.
-    pub log_kept_bytes_max: Option<u64>,
+settings! {
+    /// Settings of the cluster, on which leases rest; and how much of the log is kept for others.
+    // They are fixed at its bootstrap; later a store takes them from its own copy, and a value that
+    // is given must be equal to that.
+    #[derive(Default, Eq)]
+    pub struct RaftConfig: "raft" {
+        /// The time of a tick.
+        #[key(milliseconds(10, 10 * SECOND).of_cluster())]
+        pub tick_ms: Option<u64>,
+        /// Ticks without a leader until a replica stands for election; 600 ms by default.
+        #[key(count(4, 10_000).beside("at least 3 × `raft.heartbeat_ticks`").of_cluster())]
+        pub election_ticks: Option<u64>,
+        /// Ticks between heartbeats of a leader.
+        #[key(count(1, 1000).of_cluster())]
+        pub heartbeat_ticks: Option<u64>,
+        /// Bytes of a log entry, and so of one write; a larger one is refused.
+        // A message between stores holds one entry and may have 16 MiB.
+        #[key(bytes(64 * KIB, ENTRY_BYTES_MAX).of_cluster())]
+        pub entry_bytes_max: Option<u64>,
+        /// Whether leaders answer reads under a lease; false: each read asks a majority, whatever
+        /// the clocks do.
+        #[key(switch().of_cluster())]
+        pub read_leases: Option<bool>,
+        /// Bytes of log entries that the store keeps for replicas that lack them, all regions
+        /// together; a replica that lacks more gets a snapshot.
+        #[key(
+            bytes(MIB, TIB)
+                .beside("at most a quarter of `storage.log_disk_bytes_max`")
+                .default_is("1GiB, or a quarter of `storage.log_disk_bytes_max` if that is less")
+        )]
+        pub log_kept_bytes_max: Option<u64>,
+    }
 }
 
 /// Bytes of the log that are kept for others, where the disk has room for them.
@@ -40,10 +48,13 @@ const LOG_KEPT_BYTES: u64 = 1 << 30;
 impl RaftConfig {
     /// Checks what is the store's own.
     pub(super) fn check(&self, storage: &StorageConfig) -> Result<(), ConfigError> {
-        let Some(bytes) = self.log_kept_bytes_max else { return Ok(()) };
-        let most = kept_bytes_most(storage).unwrap_or(1 << 40);
-        let name = "raft.log_kept_bytes_max (at most a quarter of storage.log_disk_bytes_max)";
-        within(name, bytes, 1 << 20, most)
+        match (self.log_kept_bytes_max, kept_bytes_most(storage)) {
+            (Some(bytes), Some(most)) if bytes > most => Err(ConfigError::Value(format!(
+                "raft.log_kept_bytes_max = {bytes} is more than {most}, a quarter of \
+                 storage.log_disk_bytes_max"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Bytes of log entries that are kept for others, with the default put in.
@@ -63,20 +74,19 @@ fn kept_bytes_most(storage: &StorageConfig) -> Option<u64> {
 /// The most that `raft.entry_bytes_max` may be: no cluster takes a larger value.
 pub const ENTRY_BYTES_MAX: u64 = 12 << 20;
 
-/// The settings of a cluster are within their ranges, and fit together.
+/// The settings of a cluster fit together.
 pub(super) fn check_settings(settings: &ClusterSettings) -> Result<(), ConfigError> {
-    within("replicas", settings.replicas, 1, 7)?;
-    within("raft.tick_ms", settings.tick_ms, 10, 10_000)?;
-    within("raft.heartbeat_ticks", settings.heartbeat_ticks, 1, 1000)?;
-    within(
-        "raft.election_ticks (at least three times raft.heartbeat_ticks)",
-        settings.election_ticks,
-        // A follower must miss several heartbeats before it campaigns, or a single lost one would
-        // cost the leader its place.
-        (3 * settings.heartbeat_ticks).max(4),
-        10_000,
-    )?;
-    within("raft.entry_bytes_max", settings.entry_bytes_max, 64 << 10, ENTRY_BYTES_MAX)
+    let ClusterSettings { election_ticks, heartbeat_ticks, .. } = settings;
+    // A follower must miss several heartbeats before it campaigns, or a single lost one would cost
+    // the leader its place.
+    let least = heartbeat_ticks.saturating_mul(3);
+    if *election_ticks >= least {
+        return Ok(());
+    }
+    Err(ConfigError::Value(format!(
+        "raft.election_ticks = {election_ticks} is less than {least}, three times \
+         raft.heartbeat_ticks"
+    )))
 }
 
 /// The configuration of the shards of a store, each of which keeps `log_kept_bytes_max` of the log

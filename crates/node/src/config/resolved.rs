@@ -5,52 +5,65 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use flotilla_identity::{
-    ClusterSettings, ClusterSpec, GivenSettings, InitialStore, REGIONS_MAX, check_labels,
-    is_address,
+    ClusterSettings, ClusterSpec, GivenSettings, InitialStore, check_labels, is_address,
 };
 
-use super::error::{ConfigError, within};
+use super::error::{ConfigError, ConfigErrors};
 use super::node::{FirstStart, NodeConfig};
 use super::raft::check_settings;
+use super::table::check_ranges;
 
 impl NodeConfig {
     /// Puts in the defaults that depend on other values, and checks everything.
     ///
     /// # Errors
     ///
-    /// The first value that is wrong, with what would be right.
+    /// All values that are wrong, with what would be right. How values fit together is looked at
+    /// once each is within its range.
     pub fn resolve(mut self) -> Result<ResolvedConfig, ConfigError> {
+        let mut errors = ConfigErrors::default();
         let is_named = !self.name.is_empty();
         if !is_named {
             "s1".clone_into(&mut self.name);
         }
         let is_listed = !self.initial_cluster.is_empty();
-        let contacts = self.contacts()?;
+        let contacts = errors.take(self.contacts()).unwrap_or_default();
         let labels: Vec<_> = self.labels.clone().into_iter().collect();
-        check_labels(&labels).map_err(|fault| ConfigError::Value(format!("labels: {fault}")))?;
+        let wrong = |fault| ConfigError::Value(format!("labels: {fault}"));
+        errors.take(check_labels(&labels).map_err(wrong));
         if !is_listed {
             let given = [&self.advertise_addr, &self.addr].into_iter().find(|a| !a.is_empty());
             let address = given.map_or(DEFAULT_ADDR, String::as_str);
             self.initial_cluster = format!("{}={address}", self.name);
         }
-        let stores = ClusterSpec::parse_stores(&self.initial_cluster)?;
-        let Some(place) = stores.iter().position(|store| store.name == self.name) else {
-            let known: Vec<_> = stores.iter().map(|store| store.name.as_str()).collect();
-            return Err(ConfigError::Value(format!(
-                "name = \"{}\" is not in initial_cluster, which has {}: correct one of the two",
-                self.name,
-                known.join(", ")
-            )));
-        };
+        let stores = errors.take(self.listed_stores());
         if self.data_dir.as_os_str().is_empty() {
             self.data_dir = Path::new("data").join(&self.name);
         }
-        self.check()?;
         let settings = self.given().effective();
-        check_settings(&settings)?;
+        match check_ranges(&self) {
+            Ok(()) => self.check_combinations(&settings, &mut errors),
+            Err(error) => errors.add(error),
+        }
+        errors.end()?;
+        let (stores, place) = stores.expect("there would be an error without them");
         let (regions, cluster_id) = (self.regions, self.cluster_id);
         let spec = ClusterSpec { stores, settings, regions, split_keys: vec![], cluster_id };
         Ok(ResolvedConfig { config: self, spec, place, contacts, labels, is_named, is_listed })
+    }
+
+    /// The stores of the list, and the place of this one.
+    fn listed_stores(&self) -> Result<(Vec<InitialStore>, usize), ConfigError> {
+        let stores = ClusterSpec::parse_stores(&self.initial_cluster)?;
+        if let Some(place) = stores.iter().position(|store| store.name == self.name) {
+            return Ok((stores, place));
+        }
+        let known: Vec<_> = stores.iter().map(|store| store.name.as_str()).collect();
+        Err(ConfigError::Value(format!(
+            "name = \"{}\" is not in initial_cluster, which has {}: correct one of the two",
+            self.name,
+            known.join(", ")
+        )))
     }
 
     /// The addresses of `join`.
@@ -112,16 +125,12 @@ impl NodeConfig {
         }
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
-        within("regions", self.regions, 1, REGIONS_MAX)?;
-        self.storage.check()?;
-        self.raft.check(&self.storage)?;
-        self.scrub.check()?;
-        self.split.check()?;
-        self.snapshot.check()?;
-        self.tls.check()?;
-        self.limits.check()?;
-        self.threads.check()
+    fn check_combinations(&self, settings: &ClusterSettings, errors: &mut ConfigErrors) {
+        errors.take(self.storage.check());
+        errors.take(self.raft.check(&self.storage));
+        errors.take(check_settings(settings));
+        errors.take(self.tls.check());
+        errors.take(self.limits.check());
     }
 }
 
@@ -152,6 +161,28 @@ pub struct ResolvedConfig {
 }
 
 impl ResolvedConfig {
+    /// The settings with every default put in that follows from others, for whoever looks at them.
+    /// Addresses that follow from the directory stay open, as do the labels.
+    #[must_use]
+    pub fn effective(&self) -> NodeConfig {
+        let (settings, mut config) = (&self.spec.settings, self.config.clone());
+        config.replicas = Some(settings.replicas);
+        config.api = Some(settings.api);
+        config.raft.tick_ms = Some(settings.tick_ms);
+        config.raft.election_ticks = Some(settings.election_ticks);
+        config.raft.heartbeat_ticks = Some(settings.heartbeat_ticks);
+        config.raft.entry_bytes_max = Some(settings.entry_bytes_max);
+        config.raft.read_leases = Some(settings.read_leases);
+        config.raft.log_kept_bytes_max = Some(config.raft.kept_bytes_max(&config.storage));
+        config.storage.dirty_bytes_hard_max = Some(config.storage.dirty_bytes_hard_max());
+        config.threads.shards = config.threads.shard_count();
+        config.threads.runtime = config.threads.runtime_count();
+        if !self.is_listed {
+            config.initial_cluster.clear();
+        }
+        config
+    }
+
     /// This store in the list.
     #[must_use]
     pub fn own(&self) -> &InitialStore {

@@ -3,76 +3,115 @@
 use std::time::Duration;
 
 use flotilla_store::{PageOptions, PageReadMode};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::error::{ConfigError, within};
+use super::error::ConfigError;
+use super::key::{GIB, MIB, MINUTE, NO_LIMIT, bytes, count, milliseconds, ratio, settings, word};
 
-/// Files and checkpoints. Settings that begin with `log_` are handed to the log engine as they are,
-/// and have their meaning, default and limits there: [`flotilla_raftlog::Config`].
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct StorageConfig {
-    /// Bytes of one file of the log. Default 64 MiB, 1 MiB to 1 GiB. Old files go as a whole, so
-    /// this is also the unit in which space comes back.
-    pub segment_bytes: u64,
-    /// Bytes of the log above which what is still needed is moved out of its oldest files, so that
-    /// they can go. Default 1 GiB.
-    pub log_purge_above_bytes: u64,
-    /// Bytes that one purge, so one checkpoint, moves at most. Default 64 MiB; 0: none are moved.
-    pub log_move_bytes_max: u64,
-    /// Part of a file, 0 to 1, up to which moving what is needed of it pays. Default 0.5.
-    pub log_move_live_ratio_max: f64,
-    /// Bytes that the log may take on disk; the store stops rather than take more. Default none;
-    /// at least eight times `segment_bytes`.
-    pub log_disk_bytes_max: Option<u64>,
-    /// Dead files of the log kept to be written again. Default 4.
-    pub log_spare_segments: usize,
-    /// Bytes of decompressed log entries to keep in memory. Default 32 MiB.
-    pub log_cache_bytes_max: u64,
-    /// Milliseconds between checkpoints of the pages while something is written. Default 2000,
-    /// 50 to 600 000. Longer means fewer page writes, a longer log and a longer restart.
-    pub checkpoint_interval_ms: u64,
-    /// Bytes of dirty pages that ask for a checkpoint before its time. Default 64 MiB, at least 4
-    /// MiB.
-    pub dirty_bytes_max: u64,
-    /// Bytes of dirty pages at which applying waits until a checkpoint has written some of them.
-    /// From `dirty_bytes_max` on it waits the longer the nearer they come to this. Default four
-    /// times `dirty_bytes_max`, and at least that.
-    pub dirty_bytes_hard_max: Option<u64>,
-    /// Bytes in memory that only old snapshots need, above which a checkpoint writes them to a
-    /// temporary file next to the page file, where that is mapped. Default 64 MiB, at least 4 MiB.
-    pub old_version_bytes: u64,
-    /// Bytes of the disk that snapshots keep, in the page file and in that temporary file, above
-    /// which the oldest one is ended: its reader is told that the store is busy. Default 16 GiB, at
-    /// least 64 MiB.
-    pub old_version_disk_bytes: u64,
-    /// Bytes of clean pages to keep in memory where the page file cannot be mapped. Default 64 MiB,
-    /// at least 1 MiB.
-    pub cache_bytes: u64,
-    /// How pages are read. Default `mapped`.
-    pub pages_read_mode: PagesReadMode,
-    /// Bytes by which the file of the pages grows. Default 1 MiB, at most 1 GiB.
-    pub pages_growth_bytes: u64,
-    /// Free bytes at the end of that file at which it is cut off. Default 64 MiB.
-    pub pages_trim_bytes: u64,
-    /// Bytes of pages that are moved towards the beginning of the file with one checkpoint. Default
-    /// 16 MiB; 0: none are moved.
-    pub pages_move_bytes_max: u64,
-    /// Part of the file, 0 to 1, that is free when moving begins. Default 0.5.
-    pub pages_move_free_ratio_min: f64,
+settings! {
+    /// The log, the page file and checkpoints.
+    // Keys that begin with `log_` are handed to the log engine as they are, and have their limits
+    // there as well: `flotilla_raftlog::Config`.
+    pub struct StorageConfig: "storage" {
+        /// Bytes of one file of the log; space comes back file by file.
+        #[key(bytes(MIB, GIB))]
+        pub segment_bytes: u64,
+        /// Bytes of the log's newest files, which are left alone; of older ones those that are
+        /// mostly garbage are emptied. The log takes at most this and twice what is still needed;
+        /// below it files go as they die, and nothing is written twice.
+        #[key(bytes(0, NO_LIMIT))]
+        pub log_purge_above_bytes: u64,
+        /// Bytes that one purge moves at most; there is one with each checkpoint. 0: none are
+        /// moved.
+        #[key(bytes(0, NO_LIMIT))]
+        pub log_move_bytes_max: u64,
+        /// Part of an old file up to which moving what is needed of it pays; a file of which more
+        /// is needed stays.
+        #[key(ratio())]
+        pub log_move_live_ratio_max: f64,
+        /// Bytes that the log may take on disk; the store stops rather than take more.
+        #[key(
+            bytes(8 * MIB, NO_LIMIT)
+                .beside("at least 8 × `storage.segment_bytes`")
+                .default_is("none")
+        )]
+        pub log_disk_bytes_max: Option<u64>,
+        /// Dead files of the log that are kept to be written again, each of `segment_bytes`.
+        #[key(count(0, NO_LIMIT))]
+        pub log_spare_segments: usize,
+        /// Bytes of decompressed log entries kept in memory, for replicas that are behind.
+        #[key(bytes(0, NO_LIMIT))]
+        pub log_cache_bytes_max: u64,
+        /// From one checkpoint to the next while something is written; longer means fewer page
+        /// writes, a longer log and a longer restart.
+        #[key(milliseconds(50, 10 * MINUTE))]
+        pub checkpoint_interval_ms: u64,
+        /// Bytes of dirty pages that ask for a checkpoint before its time.
+        #[key(bytes(4 * MIB, NO_LIMIT))]
+        pub dirty_bytes_max: u64,
+        /// Bytes of dirty pages at which applying waits until a checkpoint has written some of
+        /// them: the bound on memory when the disk is slower than the clients. From
+        /// `dirty_bytes_max` on it waits the longer the nearer they come to this (a write
+        /// throttle), so that clients are slowed down to the throughput of the disk and not
+        /// stopped; the entries that wait for applying meanwhile are bounded by
+        /// `limits.backlog_bytes_max`.
+        #[key(
+            bytes(4 * MIB, NO_LIMIT)
+                .beside("at least `storage.dirty_bytes_max`")
+                .default_is("4 × `dirty_bytes_max`")
+        )]
+        pub dirty_bytes_hard_max: Option<u64>,
+        /// Bytes in memory that only old snapshots need, of long scans and of replicas that are
+        /// brought up; a checkpoint that finds more writes them to a temporary file next to that of
+        /// the pages, and maps them from there. With `pages_read_mode = "cached"` they stay in
+        /// memory.
+        #[key(bytes(4 * MIB, NO_LIMIT))]
+        pub old_version_bytes: u64,
+        /// Bytes of the disk that snapshots keep, in the file of the pages and in the temporary
+        /// one; above it the oldest snapshot that is older than 10 s is ended, one a second: its
+        /// reader is told that the store is busy, and a replica that it was sent to gets another
+        /// one.
+        #[key(bytes(64 * MIB, NO_LIMIT))]
+        pub old_version_disk_bytes: u64,
+        /// How pages are read: from a memory map of the file, so that the kernel keeps in memory
+        /// what is read often; or into a cache of `cache_bytes`. Where the disk cannot read a
+        /// sector, a map ends the process by `SIGBUS`, and the cache refuses the read.
+        #[key(word(&["mapped", "cached"]))]
+        pub pages_read_mode: PagesReadMode,
+        /// Bytes of clean pages kept in memory where the page file is not mapped; where it is,
+        /// clean pages lie in the kernel's page cache, which takes what memory is left and counts
+        /// against a container's limit only as far as it is not given back.
+        #[key(bytes(MIB, NO_LIMIT))]
+        pub cache_bytes: u64,
+        /// Bytes by which the file of the pages grows. 0: as many as are needed.
+        #[key(bytes(0, GIB))]
+        pub pages_growth_bytes: u64,
+        /// Free bytes at the end of that file at which it is cut off, a megabyte at a time.
+        #[key(bytes(0, NO_LIMIT))]
+        pub pages_trim_bytes: u64,
+        /// Bytes of pages that are moved towards the beginning of the file with one checkpoint, so
+        /// that its end can be cut off. 0: none are moved.
+        #[key(bytes(0, NO_LIMIT))]
+        pub pages_move_bytes_max: u64,
+        /// Part of the file that is free when moving begins; there must also be `pages_trim_bytes`.
+        #[key(ratio())]
+        pub pages_move_free_ratio_min: f64,
+    }
 }
 
-/// The search for bit rot.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ScrubConfig {
-    /// Milliseconds in which the whole file of the pages is read again, over and over, while the
-    /// store is idle. Default 7 days, at least a minute; 0: never.
-    pub pages_interval_ms: u64,
+settings! {
+    /// The search for bit rot.
+    #[derive(Eq)]
+    pub struct ScrubConfig: "scrub" {
+        /// The time in which the whole file of the pages is read again, over and over, while the
+        /// store is idle; under load a pass takes up to eight times as long. 0: never.
+        #[key(milliseconds(MINUTE, NO_LIMIT).or_zero())]
+        pub pages_interval_ms: u64,
+    }
 }
 
 /// How pages are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PagesReadMode {
     /// From a memory map of the file; the kernel decides what stays in memory.
@@ -120,11 +159,6 @@ impl ScrubConfig {
     pub fn pages_interval(&self) -> Option<Duration> {
         (self.pages_interval_ms > 0).then(|| Duration::from_millis(self.pages_interval_ms))
     }
-
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let least_ms = if self.pages_interval_ms == 0 { 0 } else { 60_000 };
-        within("scrub.pages_interval_ms (or 0)", self.pages_interval_ms, least_ms, u64::MAX)
-    }
 }
 
 impl StorageConfig {
@@ -155,12 +189,12 @@ impl StorageConfig {
         config
     }
 
-    fn dirty_bytes_hard_max(&self) -> u64 {
+    /// Bytes of dirty pages at which applying waits, with the default put in.
+    pub(super) fn dirty_bytes_hard_max(&self) -> u64 {
         self.dirty_bytes_hard_max.unwrap_or(self.dirty_bytes_max.saturating_mul(4))
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        within("storage.segment_bytes", self.segment_bytes, 1 << 20, 1 << 30)?;
         // The engine's text begins with the name of its field, which is ours behind the prefix.
         self.log().check().map_err(|error| match error {
             flotilla_raftlog::Error::Invalid(what) => {
@@ -168,28 +202,13 @@ impl StorageConfig {
             }
             other => ConfigError::Value(format!("storage: {other}")),
         })?;
-        within("storage.checkpoint_interval_ms", self.checkpoint_interval_ms, 50, 600_000)?;
-        self.check_pages()
-    }
-
-    fn check_pages(&self) -> Result<(), ConfigError> {
-        within("storage.dirty_bytes_max", self.dirty_bytes_max, 4 << 20, u64::MAX)?;
-        within(
-            "storage.dirty_bytes_hard_max (at least storage.dirty_bytes_max)",
-            self.dirty_bytes_hard_max(),
-            self.dirty_bytes_max,
-            u64::MAX,
-        )?;
-        within("storage.old_version_bytes", self.old_version_bytes, 4 << 20, u64::MAX)?;
-        within("storage.old_version_disk_bytes", self.old_version_disk_bytes, 64 << 20, u64::MAX)?;
-        within("storage.cache_bytes", self.cache_bytes, 1 << 20, u64::MAX)?;
-        within("storage.pages_growth_bytes", self.pages_growth_bytes, 0, 1 << 30)?;
-        let ratio = self.pages_move_free_ratio_min;
-        if (0.0..=1.0).contains(&ratio) {
+        let (soft, hard) = (self.dirty_bytes_max, self.dirty_bytes_hard_max());
+        if hard >= soft {
             return Ok(());
         }
-        let what = format!("storage.pages_move_free_ratio_min = {ratio} is out of range: 0 to 1");
-        Err(ConfigError::Value(what))
+        Err(ConfigError::Value(format!(
+            "storage.dirty_bytes_hard_max = {hard} is less than storage.dirty_bytes_max, {soft}"
+        )))
     }
 
     fn log(&self) -> flotilla_raftlog::Config {

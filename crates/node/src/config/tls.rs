@@ -1,51 +1,56 @@
 //! `[tls]`: certificates, and the names in them that stand for roles.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use flotilla_tls::{CertificateFiles, RoleNames};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::error::ConfigError;
+use super::key::{settings, text, texts, word};
+use super::path_text::lossy;
 
-/// Certificates, and the names in them that stand for roles. Equal on all stores but for the
-/// certificate and its key.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TlsConfig {
-    /// `off`, `optional` or `required`. Default `required` if files are given, else `off`.
-    pub mode: Option<TlsMode>,
-    /// PEM file with the authorities that sign the certificates of all parties.
-    pub ca_file: PathBuf,
-    /// PEM file with this store's certificate, then those between it and the authority. It is
-    /// shown to those who connect, and to stores that this one connects to.
-    pub cert_file: PathBuf,
-    /// PEM file with the key of that certificate.
-    pub key_file: PathBuf,
-    /// Names in certificates of clients; a star at the end stands for any rest. Default `*`.
-    pub client_names: Vec<String>,
-    /// Names in certificates of operators, likewise. Default `flotilla://operator/*`.
-    pub operator_names: Vec<String>,
-    /// The name in the certificate of a store, with `{name}` for its name in the cluster. Default
-    /// `flotilla://store/{name}`.
-    pub store_name: String,
-}
-
-impl FromStr for TlsMode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "off" => Ok(Self::Off),
-            "optional" => Ok(Self::Optional),
-            "required" => Ok(Self::Required),
-            _ => Err(format!("`{text}` is none of off, optional, required")),
-        }
+settings! {
+    /// Certificates, and the names in them that stand for roles.
+    #[derive(Eq)]
+    pub struct TlsConfig: "tls" {
+        /// `off`: no connection has TLS. `required`: every connection has it, and both sides show a
+        /// certificate. `optional`: connections of both kinds are taken, and TLS is used with
+        /// stores that speak it; for the time in which a cluster is changed over.
+        #[key(
+            word(&["off", "optional", "required"])
+                .default_is("`required` if files are given, else `off`")
+        )]
+        pub mode: Option<TlsMode>,
+        /// PEM file with the authorities that sign the certificates of all parties. It is read
+        /// again when it changes, as the other two are.
+        #[key(text())]
+        #[serde(serialize_with = "lossy")]
+        pub ca_file: PathBuf,
+        /// PEM file with this store's certificate, then those between it and the authority. It is
+        /// shown to those who connect, and to stores that this one connects to.
+        #[key(text())]
+        #[serde(serialize_with = "lossy")]
+        pub cert_file: PathBuf,
+        /// PEM file with the key of that certificate.
+        #[key(text())]
+        #[serde(serialize_with = "lossy")]
+        pub key_file: PathBuf,
+        /// Names in certificates of clients: common names, or alternative names that are a host or
+        /// a URI; a star at the end stands for any rest. Equal on all stores.
+        #[key(texts())]
+        pub client_names: Vec<String>,
+        /// Names in certificates of operators, likewise.
+        #[key(texts())]
+        pub operator_names: Vec<String>,
+        /// The name in the certificate of a store, with `{name}` for its name in the cluster.
+        /// Equal on all stores.
+        #[key(text())]
+        pub store_name: String,
     }
 }
 
 /// Which connections a store takes, and which it makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TlsMode {
     /// No TLS.

@@ -113,6 +113,11 @@ impl Latencies {
         Self { slow_log: SlowLog::new(slow), ..Self::default() }
     }
 
+    /// A request that takes `slow` or longer is logged from now on.
+    pub(crate) fn set_slow(&self, slow: Duration) {
+        self.slow_log.set(slow);
+    }
+
     /// Counts a request that began at `began` and was answered. Returns the line that the log
     /// should have if it was slow.
     pub(super) fn note_request(

@@ -1,6 +1,7 @@
 //! Slow requests: their line in the log, with the time of each stage, at a bounded rate.
 
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -14,7 +15,8 @@ pub(super) type StageDuration = (&'static str, Duration);
 /// Decides which requests are slow, and which of them get a line.
 #[derive(Debug)]
 pub(super) struct SlowLog {
-    slow: Duration,
+    /// From so many microseconds on.
+    slow_us: AtomicU64,
     state: Mutex<SlowLogState>,
 }
 
@@ -36,7 +38,13 @@ impl Default for SlowLog {
 impl SlowLog {
     /// A request is slow if it takes `slow` or longer.
     pub(super) fn new(slow: Duration) -> Self {
-        Self { slow, state: Mutex::default() }
+        Self { slow_us: AtomicU64::new(micros(slow)), state: Mutex::default() }
+    }
+
+    /// A request is slow from now on if it takes `slow` or longer.
+    pub(super) fn set(&self, slow: Duration) {
+        // No other memory depends on it.
+        self.slow_us.store(micros(slow), Ordering::Relaxed);
     }
 
     /// The line about a request of a kind that ended at `now` and took `whole`; `None` if it was
@@ -48,7 +56,7 @@ impl SlowLog {
         whole: Duration,
         stages: &[StageDuration],
     ) -> Option<String> {
-        if whole < self.slow {
+        if micros(whole) < self.slow_us.load(Ordering::Relaxed) {
             return None;
         }
         let mut state = self.state.lock();
@@ -71,6 +79,10 @@ impl SlowLog {
         }
         Some(line)
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

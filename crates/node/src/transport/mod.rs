@@ -23,4 +23,4 @@ pub(crate) use counters::TransportCounters;
 pub use counters::TransportCounts;
 pub(crate) use frame_receiver::FrameReceiver;
 pub(crate) use links::{PeerConnections, PeerTransport, TransportLimits};
-pub(crate) use snapshots::ByteRate;
+pub(crate) use snapshots::{ByteRate, SnapshotRates};

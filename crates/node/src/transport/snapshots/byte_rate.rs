@@ -23,10 +23,27 @@ const LOADED_PER_S: f64 = 100.0;
 /// How many requests and entries were served since the node started.
 pub(crate) type ServedCount = Arc<dyn Fn() -> u64 + Send + Sync>;
 
+/// The rates of both directions, which may change while bytes flow.
+#[derive(Clone, Debug)]
+pub(crate) struct SnapshotRates(Arc<Mutex<SnapshotConfig>>);
+
+impl From<SnapshotConfig> for SnapshotRates {
+    fn from(config: SnapshotConfig) -> Self {
+        Self(Arc::new(Mutex::new(config)))
+    }
+}
+
+impl SnapshotRates {
+    /// Other rates from now on. Bytes that wait already flow at the former ones.
+    pub(crate) fn set(&self, config: SnapshotConfig) {
+        *self.0.lock() = config;
+    }
+}
+
 /// A bound on the bytes of a second, and a lower one while clients are served. Takers wait in the
 /// order in which they ask.
 pub(crate) struct ByteRate {
-    config: SnapshotConfig,
+    rates: SnapshotRates,
     served: ServedCount,
     flow: Mutex<Flow>,
 }
@@ -59,10 +76,10 @@ impl LoadWindow {
 
 impl ByteRate {
     /// A bucket of its own, with these rates, beside what is `served`.
-    pub(crate) fn new(config: SnapshotConfig, served: ServedCount) -> Self {
+    pub(crate) fn new(rates: impl Into<SnapshotRates>, served: ServedCount) -> Self {
         let now = Instant::now();
         let load = LoadWindow { since: now, served: served(), is_loaded: true };
-        Self { config, served, flow: Mutex::new(Flow { flowed: now, load }) }
+        Self { rates: rates.into(), served, flow: Mutex::new(Flow { flowed: now, load }) }
     }
 
     /// Waits until `bytes` may flow.
@@ -75,7 +92,7 @@ impl ByteRate {
         let flowed = {
             let mut flow = self.flow.lock();
             let is_loaded = flow.load.look(now, (self.served)());
-            let Some(bytes_per_s) = rate(self.config, is_loaded) else { return };
+            let Some(bytes_per_s) = rate(*self.rates.0.lock(), is_loaded) else { return };
             let cost = Duration::from_secs_f64(bytes as f64 / bytes_per_s as f64);
             flow.flowed = flow.flowed.max(now) + cost;
             flow.flowed
@@ -140,6 +157,20 @@ mod tests {
         tokio::join!(take(), take());
         let took = start.elapsed();
         assert!(took > Duration::from_millis(3900), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_rate_counts_from_the_next_bytes_on() {
+        let rates = SnapshotRates::from(RATES);
+        let rate = ByteRate::new(rates.clone(), Arc::new(|| 0));
+        let time_of_a_mib = || async {
+            let start = Instant::now();
+            rate.take(1 << 20).await;
+            start.elapsed().as_millis()
+        };
+        assert!((970..1010).contains(&time_of_a_mib().await), "the first moments are loaded");
+        rates.set(SnapshotConfig { bytes_per_s: 2 << 20, bytes_per_s_under_load: 0 });
+        assert!((490..510).contains(&time_of_a_mib().await));
     }
 
     #[tokio::test(start_paused = true)]

@@ -17,7 +17,7 @@ mod sender;
 mod source;
 mod stager;
 
-pub(crate) use byte_rate::ByteRate;
+pub(crate) use byte_rate::{ByteRate, SnapshotRates};
 pub(super) use receiver::{SnapshotReceiver, VerdictStream};
 pub(super) use sender::SnapshotSender;
 
