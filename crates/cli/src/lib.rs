@@ -23,5 +23,6 @@ mod signals;
 mod split_keys;
 mod time_limit;
 pub mod tool;
+mod units;
 
 pub use reserved_port::ReservedPort;
