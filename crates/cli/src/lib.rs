@@ -9,6 +9,8 @@ pub mod command_line;
 pub mod ctl;
 pub mod diagnosis;
 pub mod fail_stop;
+mod log_kind_limit;
+mod log_line;
 mod log_line_queue;
 pub mod log_tool;
 pub mod logging;

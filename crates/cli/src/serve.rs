@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use flotilla_base::redact;
 use flotilla_identity::ApiVersion;
-use flotilla_node::config::ConfigError;
+use flotilla_node::config::{ConfigError, LogFormat};
 use flotilla_node::{EndKind, FirstStart, Node, NodeConfig, set_sched_slice};
 
 use crate::signals::HangupSignals;
@@ -80,9 +81,26 @@ pub struct ServeArgs {
     /// the cluster, and never changed [default: v1ttl]
     #[arg(long, value_name = "VERSION")]
     pub api: Option<ApiVersion>,
+    /// The process itself: its log, and its end
+    #[command(flatten)]
+    pub process: ProcessArgs,
+}
+
+/// The arguments of `flotilla serve` that are about its process.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ProcessArgs {
     /// Log level: error, warn, info, debug, trace, or a filter of `tracing` [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
+    /// Form of the log's lines: text or json [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+    /// Whether keys stay out of the log: true or false [default: true]
+    #[arg(long, value_name = "BOOL")]
+    pub log_redact: Option<bool>,
+    /// End in good order when standard input, a pipe, ends: with the process that has its other end
+    #[arg(long)]
+    pub end_with_input: bool,
 }
 
 impl ServeArgs {
@@ -110,7 +128,9 @@ impl ServeArgs {
         put(&mut config.regions, self.regions);
         put(&mut config.split_keys, self.split_keys);
         config.api = self.api.or(config.api);
-        put(&mut config.log, self.log);
+        put(&mut config.log, self.process.log);
+        put(&mut config.log_format, self.process.log_format);
+        put(&mut config.log_redact, self.process.log_redact);
         config.first_start = match (self.new, self.replace) {
             (false, false) => FirstStart::Usual,
             (true, false) => FirstStart::New,
@@ -143,12 +163,14 @@ fn put<T>(setting: &mut T, flag: Option<T>) {
 /// Serves until SIGINT, SIGTERM, a failure, or until the store has left the cluster.
 #[must_use]
 pub fn run(args: ServeArgs) -> ExitCode {
+    // Until the settings are known: what is wrong with them may name a key.
+    redact::set(true);
     fail_stop::end_process_on_panic();
     let config = match args.clone().config() {
         Ok(config) => config,
         Err(error) => return refuse(&error.to_string()),
     };
-    if let Err(error) = logging::start(&config.log) {
+    if let Err(error) = logging::start(&config.log, config.log_format, config.log_redact) {
         return refuse(&error);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -171,6 +193,14 @@ async fn serve(config: NodeConfig, args: ServeArgs) -> ExitCode {
         Ok(listened) => listened,
         Err(error) => return refuse(&format!("cannot listen for signals: {error}")),
     };
+    if args.process.end_with_input {
+        signals = match signals.with_input_end() {
+            Ok(signals) => signals,
+            Err(error) => {
+                return refuse(&format!("--end-with-input: standard input is no pipe: {error}"));
+            }
+        };
+    }
     tokio::spawn(reload_on_hangup(hangups, args));
     let started = tokio::select! {
         started = Node::start(config) => started,

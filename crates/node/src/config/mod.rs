@@ -6,6 +6,7 @@
 
 mod error;
 mod limits;
+mod log_format;
 mod node;
 mod raft;
 mod resolved;
@@ -19,6 +20,7 @@ mod tests;
 pub use error::ConfigError;
 pub(crate) use limits::KEY_BYTES_MAX;
 pub use limits::{LimitsConfig, ThreadsConfig};
+pub use log_format::{LogFormat, UnknownLogFormat};
 pub use node::{FirstStart, NodeConfig};
 pub use raft::{ENTRY_BYTES_MAX, RaftConfig, shard_config};
 pub use resolved::ResolvedConfig;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::error::ConfigError;
 use super::limits::{LimitsConfig, ThreadsConfig};
+use super::log_format::LogFormat;
 use super::raft::RaftConfig;
 use super::snapshot::SnapshotConfig;
 use super::split::SplitConfig;
@@ -73,6 +74,10 @@ pub struct NodeConfig {
     /// The filter of the log on standard error, in the syntax of `tracing` (`info`,
     /// `flotilla_node=debug,warn`). Default `info`. The variable `FLOTILLA_LOG` wins.
     pub log: String,
+    /// The form of its lines. Default: text.
+    pub log_format: LogFormat,
+    /// Whether keys stay out of the log. Default true.
+    pub log_redact: bool,
     /// Ticks, elections and entries.
     pub raft: RaftConfig,
     /// Files and checkpoints.
@@ -121,6 +126,8 @@ impl Default for NodeConfig {
             api: None,
             first_start: FirstStart::Usual,
             log: "info".to_owned(),
+            log_format: LogFormat::Text,
+            log_redact: true,
             raft: RaftConfig::default(),
             storage: StorageConfig::default(),
             scrub: ScrubConfig::default(),

@@ -151,6 +151,18 @@ pub struct ResolvedConfig {
 }
 
 impl ResolvedConfig {
+    /// Logs the settings, defaults included, a line for each table.
+    pub(crate) fn log(&self) {
+        let NodeConfig { raft, storage, scrub, split, snapshot, limits, threads, .. } =
+            &self.config;
+        let NodeConfig { initial_cluster, join, regions, replicas, api, .. } = &self.config;
+        tracing::info!(initial_cluster, join, regions, ?replicas, ?api, "settings");
+        tracing::info!(?raft, "settings");
+        tracing::info!(?storage, ?scrub, "settings");
+        tracing::info!(?split, ?snapshot, ?threads, "settings");
+        tracing::info!(?limits, "settings");
+    }
+
     /// This store in the list.
     #[must_use]
     pub fn own(&self) -> &InitialStore {
