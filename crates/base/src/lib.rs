@@ -10,6 +10,7 @@
 //! | [`metric`] | counters and gauges as data: name, kind, unit, help |
 //! | [`histogram`] | latencies in fixed buckets, counted without a lock |
 //! | [`id_hash`] | a hash for numbers that no client chooses |
+//! | [`redact`] | keys of clients in texts that may be logged |
 //! | [`prefetch`] | hints to the CPU about the cache lines that are read next |
 //!
 //! Nothing here does IO, starts a thread or reads a clock.
@@ -22,6 +23,7 @@ pub mod id_hash;
 pub mod memcomparable;
 pub mod metric;
 pub mod prefetch;
+pub mod redact;
 pub mod sync;
 pub mod varint;
 

@@ -11,6 +11,8 @@ mod config_command;
 pub mod ctl;
 pub mod diagnosis;
 pub mod fail_stop;
+mod log_kind_limit;
+mod log_line;
 mod log_line_queue;
 pub mod log_tool;
 pub mod logging;
@@ -26,5 +28,6 @@ mod split_keys;
 mod time_limit;
 pub mod tls_args;
 pub mod tool;
+mod units;
 
 pub use reserved_port::ReservedPort;

@@ -10,12 +10,15 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
+use flotilla_base::redact;
 use flotilla_node::ProcessLog;
+use flotilla_node::config::LogFormat;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
+use crate::log_line::{self, LogLine};
 use crate::log_line_queue::LogQueue;
 
 /// The queue of this process, once logging has started.
@@ -30,23 +33,26 @@ struct CurrentFilter {
     replace: Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>,
 }
 
-/// Starts logging, once for the process.
+/// Starts logging, once for the process. With `is_redacted` keys stay out of the log, and of all
+/// other texts but answers (see `flotilla_base::redact`).
 ///
 /// # Errors
 ///
 /// The filter is wrong, or the kernel refused a thread or a file descriptor.
-pub fn start(filter: &str) -> Result<(), String> {
+pub fn start(filter: &str, format: LogFormat, is_redacted: bool) -> Result<(), String> {
+    redact::set(is_redacted);
     let (text, parsed) = (filter.to_owned(), parse(filter)?);
     let output = io::stderr().as_fd().try_clone_to_owned().map(|fd| LogOutput(fd.into()));
     let output = output.map_err(|error| format!("cannot log to standard error: {error}"))?;
     let queue = QUEUE.get_or_init(LogQueue::default);
+    let line = LogLine::new(format, io::stderr().is_terminal());
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(parsed)
         .with_writer(move || queue)
         // Else it writes of its own errors to standard error, and panics if that is closed.
         .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal())
-        .with_target(false)
+        .event_format(line)
         .with_filter_reloading();
     let handle = subscriber.reload_handle();
     subscriber.try_init().map_err(|error| error.to_string())?;
@@ -66,6 +72,7 @@ pub fn start(filter: &str) -> Result<(), String> {
 /// Waits until standard error has all lines that were logged before, `limit` at most.
 pub(crate) fn flush(limit: Duration) {
     if let Some(queue) = QUEUE.get() {
+        queue.push(log_line::left_out_at_end().as_bytes());
         queue.flush(limit);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +14,12 @@ use crate::tool::Error;
 
 pub(crate) fn disk() -> Arc<dyn FileSystem> {
     Arc::new(OsFs::new())
+}
+
+/// Makes a file for the user alone: it holds rows.
+pub(crate) fn create_new(file: &Path) -> Result<File, Error> {
+    let made = File::options().write(true).create_new(true).mode(0o600).open(file);
+    made.map_err(|error| named(file, &error))
 }
 
 /// Makes durable what was written to a new file, and its name.

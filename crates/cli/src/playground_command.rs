@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use flotilla_client::{Client, Config};
 use flotilla_identity::ApiVersion;
-use flotilla_node::config::{read_split_keys, setting_keys};
+use flotilla_node::config::{LogFormat, read_split_keys, setting_keys};
 use flotilla_node::{EndKind, NodeConfig, bind, set_sched_slice};
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinSet;
 
 use crate::playground::{self, EndedNode, Playground, PlaygroundConfig};
@@ -28,8 +28,9 @@ const PLACEMENT_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the cluster may take until it is ready.
 const READY_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a child process may take to end in good order before it is killed.
-const CHILD_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a child process may take to end in good order before it is killed: it hands its leaders
+/// over, finishes requests and makes a checkpoint.
+const CHILD_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The arguments of `flotilla playground`.
 #[derive(Clone, Debug, clap::Args)]
@@ -65,6 +66,12 @@ pub struct PlaygroundArgs {
     /// FLOTILLA_LOG, or warn]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
+    /// Form of the log's lines: text or json
+    #[arg(long, value_name = "FORMAT", default_value_t)]
+    pub log_format: LogFormat,
+    /// Whether keys stay out of the log: true or false
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub log_redact: bool,
 }
 
 impl PlaygroundArgs {
@@ -80,7 +87,9 @@ impl PlaygroundArgs {
 pub fn run(args: &PlaygroundArgs) -> ExitCode {
     fail_stop::end_process_on_panic();
     let log = args.log();
-    let result = logging::check(&log).and_then(|()| logging::start(&log)).and_then(|()| {
+    let started = logging::check(&log)
+        .and_then(|()| logging::start(&log, args.log_format, args.log_redact));
+    let result = started.and_then(|()| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .on_thread_start(set_sched_slice)
             .enable_all()
@@ -131,6 +140,8 @@ async fn play(args: &PlaygroundArgs) -> Result<(), String> {
             regions: args.regions,
             api: args.api,
             log: args.log(),
+            log_format: args.log_format,
+            log_redact: args.log_redact,
             ..NodeConfig::default()
         },
         certificates: None,
@@ -276,7 +287,7 @@ async fn with_processes(
     let mut outcome = tokio::select! {
         outcome = announce(ready, &target, settings) => outcome,
         (name, status) = children.ended() => Err(format!("store {name} ended: {status}")),
-        _ = signals.next() => return children.terminate().await,
+        _ = signals.next() => return end(children.terminate(), signals).await,
     };
     // A store that has ended is not started again: the behaviour of a cluster without it is worth
     // looking at.
@@ -291,14 +302,17 @@ async fn with_processes(
     if children.running.is_empty() {
         outcome = Err("all stores have ended".to_owned());
     }
-    children.terminate().await.and(outcome)
+    end(children.terminate(), signals).await.and(outcome)
 }
 
-/// Processes of this same program, one for each store.
+/// Processes of this same program, one for each store. Each ends in good order when this process
+/// has ended, however that happens: the pipe to its standard input has no writer then.
 struct Children {
     /// Their ports, reserved: no other process gets one when its store has ended.
     ports: Vec<ReservedPort>,
     pids: Vec<Pid>,
+    /// Kept open; nothing is written to them.
+    inputs: Vec<ChildStdin>,
     running: JoinSet<(String, Pid, std::io::Result<ExitStatus>)>,
 }
 
@@ -308,7 +322,8 @@ impl Children {
             .map_err(|error| format!("cannot find this program's file: {error}"))?;
         let ports = playground::ports(settings).map_err(|error| error.to_string())?;
         let configs = playground::configs(settings, &ports);
-        let mut children = Self { ports, pids: Vec::new(), running: JoinSet::new() };
+        let running = JoinSet::new();
+        let mut children = Self { ports, pids: Vec::new(), inputs: Vec::new(), running };
         for config in configs {
             let mut command = Command::new(&program);
             command
@@ -317,7 +332,13 @@ impl Children {
                 .args(["--regions", &config.regions.to_string(), "--log", &config.log, "--new"])
                 .arg("--data-dir")
                 .arg(&config.data_dir)
-                .stdin(Stdio::null())
+                .args(["--log-format", &config.log_format.to_string()])
+                .args(["--log-redact", &config.log_redact.to_string()])
+                .arg("--end-with-input")
+                .stdin(Stdio::piped())
+                // A Ctrl-C at the terminal is for this process alone, which ends the others: they
+                // would take the signal of both for a second one.
+                .process_group(0)
                 .kill_on_drop(true);
             // As in one process, where stores have no environment of their own.
             for key in setting_keys() {
@@ -349,6 +370,8 @@ impl Children {
     }
 
     fn watch(&mut self, name: String, mut child: Child) {
+        // Taken out, or waiting for the child would close it.
+        self.inputs.extend(child.stdin.take());
         let pid = Pid::from_raw(id(&child)).expect("ids of processes are not 0");
         self.pids.push(pid);
         self.running.spawn(async move { (name, pid, child.wait().await) });

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
 
+use flotilla_base::redact;
 use flotilla_identity::ApiVersion;
-use flotilla_node::config::{ConfigError, LayeredConfig, SettingLayers};
+use flotilla_node::config::{ConfigError, LayeredConfig, LogFormat, SettingLayers};
 use flotilla_node::{EndKind, FirstStart, Node, NodeConfig, set_sched_slice};
 
 use crate::{fail_stop, logging, signals};
@@ -73,6 +74,24 @@ pub struct ServeArgs {
     /// the cluster, and never changed [default: v1ttl]
     #[arg(long, value_name = "VERSION")]
     pub api: Option<ApiVersion>,
+    /// Connections with TLS.
+    #[command(flatten)]
+    pub tls: ServeTlsArgs,
+    /// The process itself: its log, and its end.
+    #[command(flatten)]
+    pub process: ProcessArgs,
+    /// Any setting, as limits.slow_request_ms=2s; may be given several times. `flotilla config
+    /// default` has all of them
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Flags about an empty directory.
+    #[command(flatten)]
+    pub first_start: FirstStartArgs,
+}
+
+/// Connections with TLS.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ServeTlsArgs {
     /// off, optional or required: which connections have TLS [default: required if files are given,
     /// else off]
     #[arg(long, value_name = "MODE")]
@@ -86,16 +105,23 @@ pub struct ServeArgs {
     /// Key of that certificate
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
+}
+
+/// The arguments of `flotilla serve` that are about its process.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ProcessArgs {
     /// Log level: error, warn, info, debug, trace, or a filter of `tracing` [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
-    /// Any setting, as limits.slow_request_ms=2s; may be given several times. `flotilla config
-    /// default` has all of them
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// Flags about an empty directory.
-    #[command(flatten)]
-    pub first_start: FirstStartArgs,
+    /// Form of the log's lines: text or json [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+    /// Whether keys stay out of the log: true or false [default: true]
+    #[arg(long, value_name = "BOOL")]
+    pub log_redact: Option<bool>,
+    /// End in good order when standard input, a pipe, ends: with the process that has its other end
+    #[arg(long)]
+    pub end_with_input: bool,
 }
 
 /// The operator's word about a store whose directory is empty. These have no keys.
@@ -128,9 +154,9 @@ impl ServeArgs {
         // Their bytes need not be a text.
         put(&mut layered.config.data_dir, self.data_dir);
         put(&mut layered.config.split_keys, self.split_keys);
-        put(&mut layered.config.tls.ca_file, self.tls_ca);
-        put(&mut layered.config.tls.cert_file, self.tls_cert);
-        put(&mut layered.config.tls.key_file, self.tls_key);
+        put(&mut layered.config.tls.ca_file, self.tls.tls_ca);
+        put(&mut layered.config.tls.cert_file, self.tls.tls_cert);
+        put(&mut layered.config.tls.key_file, self.tls.tls_key);
         layered.config.first_start = match self.first_start {
             FirstStartArgs { new: true, .. } => FirstStart::New,
             FirstStartArgs { replace: true, .. } => FirstStart::Replace,
@@ -155,11 +181,13 @@ impl ServeArgs {
             ("--regions", "regions", self.regions.map(|count| count.to_string())),
             ("--split-keys", "split_keys", path(&self.split_keys)),
             ("--api", "api", self.api.map(|api| api.to_string())),
-            ("--tls-mode", "tls.mode", self.tls_mode.clone()),
-            ("--tls-ca", "tls.ca_file", path(&self.tls_ca)),
-            ("--tls-cert", "tls.cert_file", path(&self.tls_cert)),
-            ("--tls-key", "tls.key_file", path(&self.tls_key)),
-            ("--log", "log", self.log.clone()),
+            ("--tls-mode", "tls.mode", self.tls.tls_mode.clone()),
+            ("--tls-ca", "tls.ca_file", path(&self.tls.tls_ca)),
+            ("--tls-cert", "tls.cert_file", path(&self.tls.tls_cert)),
+            ("--tls-key", "tls.key_file", path(&self.tls.tls_key)),
+            ("--log", "log", self.process.log.clone()),
+            ("--log-format", "log_format", self.process.log_format.map(|it| it.to_string())),
+            ("--log-redact", "log_redact", self.process.log_redact.map(|it| it.to_string())),
         ];
         for (flag, key, value) in flags {
             if let Some(value) = value {
@@ -190,6 +218,8 @@ fn put<T>(setting: &mut T, flag: Option<T>) {
 /// Serves until SIGINT, SIGTERM, a failure, or until the store has left the cluster.
 #[must_use]
 pub fn run(args: ServeArgs) -> ExitCode {
+    // Until the settings are known: what is wrong with them may name a key.
+    redact::set(true);
     fail_stop::end_process_on_panic();
     let layered = match args.clone().layered() {
         Ok(layered) => layered,
@@ -198,7 +228,11 @@ pub fn run(args: ServeArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if let Err(error) = check_log(&layered).and_then(|()| logging::start(&layered.config.log)) {
+    let started = check_log(&layered).and_then(|()| {
+        let NodeConfig { log, log_format, log_redact, .. } = &layered.config;
+        logging::start(log, *log_format, *log_redact)
+    });
+    if let Err(error) = started {
         return refuse(&error);
     }
     let config = layered.config;
@@ -228,6 +262,14 @@ async fn serve(config: NodeConfig, args: ServeArgs) -> ExitCode {
         Ok(listened) => listened,
         Err(error) => return refuse(&format!("cannot listen for signals: {error}")),
     };
+    if args.process.end_with_input {
+        signals = match signals.with_input_end() {
+            Ok(signals) => signals,
+            Err(error) => {
+                return refuse(&format!("--end-with-input: standard input is no pipe: {error}"));
+            }
+        };
+    }
     let mut starting = pin!(Node::start(config));
     let started = loop {
         tokio::select! {

@@ -9,6 +9,7 @@ use flotilla_proto::peers::{self, StatsResponse};
 use flotilla_tls::TlsDialer;
 use serde_json::json;
 
+use crate::signals::EndSignal;
 use crate::time_limit::TimeLimit;
 use crate::tls_args::TlsArgs;
 
@@ -214,6 +215,14 @@ pub enum Error {
     /// A log or a page file is not as it was written.
     #[error("{0} {problems} found", problems = if *.0 == 1 { "problem" } else { "problems" })]
     Unsound(u64),
+    /// A signal has stopped the tool before it was done.
+    #[error("stopped by {by}")]
+    Stopped {
+        /// Its name.
+        by: String,
+        /// The exit code.
+        code: u8,
+    },
     /// Standard output is gone.
     #[error("cannot write the answer: {0}")]
     Output(#[from] std::io::Error),
@@ -231,14 +240,21 @@ impl From<flotilla_client::Error> for Error {
     }
 }
 
+impl From<EndSignal> for Error {
+    fn from(signal: EndSignal) -> Error {
+        Error::Stopped { by: signal.to_string(), code: signal.exit_code() }
+    }
+}
+
 impl Error {
     /// 1: it failed; 2: the arguments are wrong, as from the parser; 3: there is no such thing; 4:
-    /// there is another value than was expected.
+    /// there is another value than was expected; 128 and the signal's number: a signal stopped it.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Error::Argument(_) => 2,
             Error::Absent(_) => 3,
             Error::Mismatch(_) => 4,
+            Error::Stopped { code, .. } => *code,
             Error::Silent(_)
             | Error::NotServing(_)
             | Error::NoQuorum(_)

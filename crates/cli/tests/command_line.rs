@@ -243,6 +243,77 @@ async fn a_playground_of_processes_says_which_one_died_and_ends_the_others() {
     assert_gone(&pids);
 }
 
+/// However a playground ends, its stores end with it, and in good order.
+#[tokio::test]
+async fn the_stores_of_a_playground_that_is_killed_end_in_good_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--processes", "--log", "info", "--dir", dir.path().to_str().unwrap()];
+    let (mut playground, mut lines, _ports) = play(&args);
+    let (pids, ready) = ids(&mut lines);
+    assert!(ready.starts_with("ready"), "{ready}");
+    playground.signal(Signal::KILL);
+    let mut errors = playground.child.as_mut().unwrap().stderr.take().unwrap();
+    // The stores have the other end of this pipe, too: it ends with the last of them.
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut errors, &mut said).unwrap();
+    let count = |words: &str| said.matches(words).count();
+    assert_eq!(count("the end of standard input"), 3, "{said}");
+    assert_eq!(count("the node stops"), 3, "{said}");
+    let end = std::time::Instant::now() + PATIENCE;
+    while pids.iter().any(|pid| is_running(*pid)) {
+        assert!(std::time::Instant::now() < end, "{pids:?} still run");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether a process runs, and has not only been left unburied.
+fn is_running(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// At a terminal the signal of a Ctrl-C is for all processes of a group.
+#[tokio::test]
+async fn a_ctrl_c_at_a_terminal_ends_the_stores_of_a_playground_in_good_order() {
+    use std::os::unix::process::CommandExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let port = three_ports();
+    let mut command = flotilla();
+    command.args(["playground", "--processes", "--log", "info", "--dir"]).arg(dir.path());
+    command.args(["--port", &port[0].addr().port().to_string()]).process_group(0);
+    let mut playground = Started::new(command.stdout(Stdio::piped()));
+    let stdout = playground.child.as_mut().unwrap().stdout.take().unwrap();
+    let (pids, ready) = ids(&mut BufReader::new(stdout).lines());
+    assert!(ready.starts_with("ready"), "{ready}");
+    rustix::process::kill_process_group(playground.pid, Signal::INT).unwrap();
+    let output = playground.ended();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_eq!(said.matches("the node stops").count(), 3, "{said}");
+    assert!(!said.contains("a second time"), "{said}");
+    assert_gone(&pids);
+}
+
+#[test]
+fn a_load_lists_the_options_that_it_has() {
+    let own = [
+        ("put", &["--ttl"][..]),
+        ("get", &["--no-fill"]),
+        ("scan", &["--no-fill", "--scan-rows"]),
+        ("mixed", &["--no-fill", "--reads", "--ttl"]),
+    ];
+    for (load, options) in own {
+        let help = flotilla().args(["bench", load, "--help"]).output().unwrap();
+        let help = String::from_utf8(help.stdout).unwrap();
+        assert!(help.contains("--clients") && help.contains("--rate"), "{help}");
+        for option in ["--ttl", "--no-fill", "--scan-rows", "--reads"] {
+            assert_eq!(help.contains(option), options.contains(&option), "{option}: {help}");
+        }
+    }
+    let refused = flotilla().args(["bench", "get", "--ttl", "3"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+}
+
 #[test]
 fn a_test_that_fails_leaves_no_process_behind() {
     let dir = tempfile::tempdir().unwrap();

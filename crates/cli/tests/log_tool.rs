@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
-use flotilla_raftlog::{Config, Durability, Entry, LogBatch, LogEngine};
+use flotilla_raftlog::{Config, Durability, Entry, LogBatch, LogEngine, SegmentState};
 use flotilla_vfs::os::OsFs;
 use serde_json::{Value, json};
 
@@ -81,6 +81,12 @@ fn a_log_is_shown_and_found_sound_while_it_is_written() {
     assert_eq!((&quick["sound"], &quick["entries"]), (&json!(true), &json!(0)));
     let text = String::from_utf8(flotilla(&["info", &log_dir]).stdout).unwrap();
     assert!(text.contains("sealed") && text.contains("2 groups"), "{text}");
+    let states: Vec<_> =
+        info["segments"].as_array().unwrap().iter().map(|segment| &segment["state"]).collect();
+    let own = log.segments().unwrap();
+    assert_eq!(own.last().unwrap().state, SegmentState::Active);
+    assert_eq!(states.last().unwrap(), &"active", "as the engine that writes it says: {info}");
+    assert_eq!(states.iter().filter(|state| **state == "active").count(), 1, "{info}");
 
     let mut batch = LogBatch::new();
     batch.put(8, b"vote", b"s2");
@@ -88,6 +94,23 @@ fn a_log_is_shown_and_found_sound_while_it_is_written() {
     log.close().unwrap();
     let report = tells(&["verify", &log_dir, "--json"]);
     assert_eq!((&report["sound"], &report["last_lsn"]), (&json!(true), &json!(101)));
+    let text = String::from_utf8(flotilla(&["info", &log_dir]).stdout).unwrap();
+    assert!(text.contains("sealed") && !text.contains("active"), "a closed log: {text}");
+}
+
+/// The store would go on, and the copy would lack what it writes.
+#[test]
+fn a_log_in_use_is_not_salvaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, log_dir) = path(&dir, "log");
+    let (copy_path, copy) = self::path(&dir, "copy");
+    let log = some_log(&path);
+    let (code, said) = fails(&["salvage", &log_dir, &copy]);
+    assert!(code == 1 && said.contains("Stop its store first"), "{said}");
+    assert!(!copy_path.exists(), "nothing is made");
+    drop(log);
+    let report = tells(&["salvage", &log_dir, &copy, "--json"]);
+    assert_eq!((&report["groups"], &report["entries"]), (&json!(2), &json!(100)));
 }
 
 fn lines(output: &Output) -> Vec<Value> {
@@ -124,6 +147,10 @@ fn what_a_log_says_is_dumped_in_its_order() {
         (&json!("entry"), &json!(2), &json!(2))
     );
     assert_eq!((&entries[3]["bytes"], &entries[3]["data_hex"]), (&json!(8 * 200), &Value::Null));
+    assert_eq!(
+        fails(&["dump", &log_dir, "--group", "9"]),
+        (3, "flotilla: there is no group 9\n".to_owned())
+    );
     let text = flotilla(&["dump", &log_dir, "--data", "--limit", "3"]);
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.starts_with("1:64 batch 1, ") && text.contains("entry 1 entry 1"), "{text}");

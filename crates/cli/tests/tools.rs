@@ -4,7 +4,10 @@
 
 mod cluster;
 
+use std::process::Stdio;
+
 use cluster::{Cluster, PATIENCE, flotilla};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,6 +86,45 @@ async fn a_load_is_counted_on_both_sides() {
     let scan = ["bench", "scan", "--keys", "100", "--requests", "20", "--scan-rows", "7", "--json"];
     let report = cluster.tells(&scan).await;
     assert!((20..=140).contains(&report["rows"].as_u64().unwrap()), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_that_is_interrupted_reports_what_was_measured() {
+    let cluster = Cluster::start().await;
+    for (json, signal, code) in [("--json", Signal::INT, 130), ("--batch", Signal::TERM, 143)] {
+        let before = cluster.puts().await;
+        let mut load = cluster.command(&["bench", "put", "--seconds", "3600", json]);
+        let load = load.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        while cluster.puts().await < before + 100 {}
+        let pid = load.id().and_then(|id| Pid::from_raw(id as i32)).unwrap();
+        kill_process(pid, signal).unwrap();
+        let output = load.wait_with_output().await.unwrap();
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let (said, errors) =
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).into();
+        if json == "--json" {
+            let report: Value = serde_json::from_str(&said).unwrap();
+            assert_eq!((&report["stopped_by"], &report["failed"]), (&"SIGINT".into(), &0.into()));
+            assert!(report["succeeded"].as_u64().unwrap() >= 100, "{report}");
+            assert!(report["all_stores"]["log_syncs"].as_u64().unwrap() > 0, "{report}");
+        } else {
+            assert!(said.contains("stopped by SIGTERM") && said.contains("99.9 %"), "{said}");
+        }
+        assert!(errors.contains("stopped by SIG"), "{errors}");
+    }
+}
+
+/// Before the load begins there is nothing to report.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fill_that_is_interrupted_ends() {
+    let cluster = Cluster::start().await;
+    let fill = ["bench", "get", "--keys", "1000000000", "--value-size", "1000"];
+    let mut load = cluster.command(&fill);
+    let load = load.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while cluster.puts().await < 10 {}
+    kill_process(load.id().and_then(|id| Pid::from_raw(id as i32)).unwrap(), Signal::INT).unwrap();
+    let output = load.wait_with_output().await.unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(130), 0), "{output:?}");
 }
 
 #[tokio::test]

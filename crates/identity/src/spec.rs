@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+use flotilla_base::redact::LogKey;
 use flotilla_region::{Descriptor, StoreId};
 
 use crate::first_regions::{STORES_MAX, first_regions};
@@ -138,7 +139,7 @@ impl ClusterSpec {
         let at = (0..count).find(|at| ours.get(*at) != theirs.get(*at))?;
         let shown = |keys: &[Bytes]| match keys.get(at) {
             Some(key) => {
-                format!("{} keys, number {} of them {}", keys.len(), at + 1, key.escape_ascii())
+                format!("{} keys, number {} of them {}", keys.len(), at + 1, LogKey(key))
             }
             None => format!("{} keys", keys.len()),
         };
@@ -225,10 +226,10 @@ mod tests {
         };
         let words = |ours: &[&'static str], theirs| of(ours).conflict(&of(theirs)).unwrap();
         let differ = words(&["a", "b\u{80}"], &["a", "c"]);
-        assert_eq!(differ.ours, r"2 keys, number 2 of them b\xc2\x80");
-        assert_eq!(differ.theirs, "2 keys, number 2 of them c");
+        assert_eq!(differ.ours, r#"2 keys, number 2 of them "b\xc2\x80""#);
+        assert_eq!(differ.theirs, r#"2 keys, number 2 of them "c""#);
         let none = words(&["a"], &[]).to_string();
-        assert_eq!(none, "split_keys is 1 keys, number 1 of them a here and 0 keys there");
+        assert_eq!(none, r#"split_keys is 1 keys, number 1 of them "a" here and 0 keys there"#);
         assert_eq!(of(&["a", "b"]).conflict(&of(&["a", "b"])), None);
     }
 }

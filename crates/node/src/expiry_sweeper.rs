@@ -17,7 +17,7 @@ use crate::driver::router::{RequestError, Router};
 enum SweepError {
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("they are not removed: {0:?}")]
+    #[error("they are not removed: {0}")]
     Remove(RequestError),
     #[error("the region has changed")]
     Changed,

@@ -29,6 +29,8 @@
 //!   control and tickets. Never opens a socket, and a shard's thread never waits for a disk.
 //! - `wall_clock`, `expiry_sweeper`: the clock by which rows expire, and the task that has those
 //!   removed that have. Never decides which have: the store does, by the time of an entry.
+//! - `data_access`, `leader_log`: two lines of the log: who else can read the store's data, and
+//!   which regions have another leader.
 //! - `border_codec`: the borders of regions on the wire of clients. Never used between stores.
 //! - `failure`, `clock`, `sched`, `drop_notify`: fail-stop, time, time slices of threads, and the
 //!   wait for the last holder of the store.
@@ -37,11 +39,13 @@ mod access;
 mod border_codec;
 pub mod clock;
 pub mod config;
+mod data_access;
 mod descriptor_proto;
 mod driver;
 mod drop_notify;
 mod expiry_sweeper;
 pub mod failure;
+mod leader_log;
 mod membership;
 mod net;
 mod node;

@@ -21,6 +21,7 @@ use tonic_health::server::HealthReporter;
 use crate::access;
 use crate::clock::Clock;
 use crate::config::{ConfigError, LimitsConfig, NodeConfig, ResolvedConfig};
+use crate::data_access;
 use crate::driver::context::{NodeContext, WorkQueues};
 use crate::driver::joint_changes::JointChanges;
 use crate::driver::latencies::Latencies;
@@ -33,6 +34,7 @@ use crate::driver::tickets::Tickets;
 use crate::drop_notify::{DropNotify, DropWaiter, drop_notify};
 use crate::expiry_sweeper;
 use crate::failure::{EndKind, NodeFailure};
+use crate::leader_log;
 use crate::membership::{GivenPlace, Membership, become_member, check_contacts, join_cluster};
 use crate::net::call_deadline::TimedCalls;
 use crate::net::connection::ServerStop;
@@ -138,11 +140,19 @@ impl Node {
             version = crate::VERSION, data_dir = %resolved.config.data_dir.display(),
             "a node starts"
         );
+        resolved.log();
         let resolved = Arc::new(resolved);
         let clock = Clock::start();
         let directory = {
             let resolved = Arc::clone(&resolved);
-            blocking(move || open_directory(&resolved, disk)).await?
+            blocking(move || {
+                // Before it is opened: that makes a missing directory, for its owner alone.
+                if let Some(words) = data_access::warning(&resolved.config.data_dir) {
+                    tracing::warn!("{words}");
+                }
+                open_directory(&resolved, disk)
+            })
+            .await?
         };
         if directory.identity().is_member() {
             // Before it listens: with another store's name it would find that one's port taken.
@@ -234,6 +244,7 @@ impl Node {
         let routing = limits.router(membership.settings().api);
         let router = Router::new(id, context.clone(), routing, failure.clone(), wall_clock);
         streams.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
+        streams.spawn(leader_log::run(router.clone(), id.store));
         streams.spawn(expiry_sweeper::run(router.clone(), limits.expiry_sweep()));
         let placement = place(&resolved, &membership, &router, &connections);
         let watch = HealthWatch { membership, connections, router, clock };

@@ -4,6 +4,8 @@
 //! that moment on. Placement must know all regions for the answer, and it knows them from the
 //! reports of the stores: its leader has to have led for a while.
 
+use flotilla_base::redact::LogKey;
+
 use crate::cluster_view::ClusterView;
 use crate::route_table::{RegionInfo, ReplicaRole};
 
@@ -40,7 +42,10 @@ pub enum LossRefusal {
         ago_ms: u64,
     },
     /// A region may be one that the store's loss stops.
-    #[error("no leader of the region of key {0:?} has reported: start the stores that hold it")]
+    #[error(
+        "no leader of the region of key {} has reported: start the stores that hold it",
+        LogKey(.0)
+    )]
     UnknownRegion(Vec<u8>),
     /// A region would stop for good.
     #[error(

@@ -31,6 +31,8 @@ pub struct LogEngine {
     driver: Arc<CommitDriver>,
     pub(crate) group_commit: Arc<GroupCommit>,
     pub(crate) segments: Arc<Segments>,
+    /// See [`recover::RecoveredLog`].
+    unsealed_by_writer: Arc<[u64]>,
     cache: Arc<BlockCache>,
     purge: Arc<Mutex<Purger>>,
 }
@@ -43,10 +45,15 @@ impl LogEngine {
         let groups = Arc::new(recovered.groups);
         let (appender, pool, usage) = (recovered.appender, recovered.pool, recovered.usage);
         let group_commit = Arc::new(GroupCommit::new(appender, pool, usage, groups));
-        let segments = recovered.segments;
-        let purge = Arc::default();
-        let driver = Arc::new(CommitDriver::new(group_commit.clone()));
-        Ok((LogEngine { driver, group_commit, segments, cache, purge }, recovered.report))
+        let log = LogEngine {
+            driver: Arc::new(CommitDriver::new(group_commit.clone())),
+            group_commit,
+            segments: recovered.segments,
+            unsealed_by_writer: recovered.unsealed_by_writer.into(),
+            cache,
+            purge: Arc::default(),
+        };
+        Ok((log, recovered.report))
     }
 
     /// Queues a batch. Never waits for the disk. Batches are written in the order in which they are
@@ -188,12 +195,15 @@ impl LogEngine {
     }
 
     /// All segments that hold batches, oldest first. Waits for the group commit that is under way.
+    /// In a log that is open for reading only the last one that is not sealed counts as active,
+    /// whether or not a writer has it open.
     ///
     /// # Errors
     ///
     /// [`Error::Io`] if the length of a file cannot be read.
     pub fn segments(&self) -> Result<Vec<SegmentStats>, Error> {
-        let full = self.group_commit.pool.unsealed();
+        let mut full = self.group_commit.pool.unsealed();
+        full.extend_from_slice(&self.unsealed_by_writer);
         let mut all = Vec::new();
         for segment in self.segments.all() {
             let number = segment.number();
@@ -202,9 +212,11 @@ impl LogEngine {
             all.push(SegmentStats { number, bytes: segment.file.len()?, live_bytes: 0, state });
         }
         self.group_commit.with_log(|log| {
+            let active = log.appender.active_segment();
+            let active = active.or(self.unsealed_by_writer.last().copied());
             for segment in &mut all {
                 segment.live_bytes = log.usage.live(segment.number).bytes;
-                if log.appender.active_segment() == Some(segment.number) {
+                if active == Some(segment.number) {
                     segment.state = SegmentState::Active;
                 }
             }

@@ -4,6 +4,8 @@ use bytes::Bytes;
 
 use crate::ids::{PeerId, RegionId, StoreId};
 use flotilla_base::fields::{FieldReader, Malformed, put_bytes, put_varint};
+use flotilla_base::redact::LogKey;
+use std::fmt;
 
 /// The first byte of an encoded descriptor.
 const FORMAT: u8 = 2;
@@ -83,7 +85,7 @@ pub enum Space {
 }
 
 /// A range of keys in a space.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct KeyRange {
     /// The space that the keys are of.
     pub space: Space,
@@ -94,7 +96,7 @@ pub struct KeyRange {
 }
 
 /// A region: which keys, which replicas, which version.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Descriptor {
     /// The region.
     pub id: RegionId,
@@ -110,6 +112,27 @@ pub struct Descriptor {
     pub peers: Vec<RegionPeer>,
     /// The replicas that it had before.
     pub removed: RemovedPeers,
+}
+
+/// As derived, but for the keys: messages of assertions are logged.
+impl fmt::Debug for KeyRange {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { space, start, end } = self;
+        let mut shown = out.debug_struct("KeyRange");
+        shown.field("space", space).field("start", &LogKey(start));
+        shown.field("end", &LogKey(end)).finish()
+    }
+}
+
+/// As derived, but for the keys: messages of assertions are logged.
+impl fmt::Debug for Descriptor {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, space, start, end, epoch, peers, removed } = self;
+        let mut shown = out.debug_struct("Descriptor");
+        shown.field("id", id).field("space", space);
+        shown.field("start", &LogKey(start)).field("end", &LogKey(end));
+        shown.field("epoch", epoch).field("peers", peers).field("removed", removed).finish()
+    }
 }
 
 impl PeerRole {

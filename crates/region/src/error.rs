@@ -1,6 +1,7 @@
 //! Errors: why a request is not served, and why a replica cannot start.
 
 use bytes::Bytes;
+use flotilla_base::redact::LogKey;
 
 use crate::admin_command::SplitError;
 use crate::descriptor::{Descriptor, Peer};
@@ -42,7 +43,7 @@ pub enum Reject {
         current: Vec<Descriptor>,
     },
     /// The key is in another region. A mistake of the client.
-    #[error("key {key:?} is not in region {}", descriptor.id)]
+    #[error("key {} is not in region {}", LogKey(key), descriptor.id)]
     KeyNotInRegion {
         /// The first key that is outside.
         key: Bytes,

@@ -1,5 +1,6 @@
 //! Ranges of rows of a space, in all of its column families.
 
+use flotilla_base::redact::LogKey;
 use flotilla_pagestore::{TreeMut, WriteTxn};
 use flotilla_region::Space;
 
@@ -14,7 +15,12 @@ pub(crate) fn delete(
     start: &[u8],
     end: Option<&[u8]>,
 ) -> Result<u64, Error> {
-    assert!(end.is_none_or(|end| start < end), "an empty range, from {start:?} to {end:?}");
+    assert!(
+        end.is_none_or(|end| start < end),
+        "an empty range, from {} to {:?}",
+        LogKey(start),
+        end.map(LogKey)
+    );
     let mut rows = 0;
     for trees in schema::trees_of(space) {
         if let Some(expiries) = trees.expiries {

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use flotilla_base::fields::Malformed;
+use flotilla_base::redact::LogKey;
 use flotilla_kv::ColumnFamily;
 use flotilla_region::{Descriptor, Index, RegionId};
 
@@ -87,7 +88,7 @@ pub enum ReadError {
     #[error("the view of the snapshot was ended, because it held too much space")]
     SnapshotTooOld,
     /// The key is in another region. A mistake of the caller.
-    #[error("key {key:?} is not in region {}", descriptor.id)]
+    #[error("key {} is not in region {}", LogKey(key), descriptor.id)]
     KeyNotInRegion {
         /// The key.
         key: Bytes,

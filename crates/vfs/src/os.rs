@@ -1,9 +1,12 @@
 //! The file system of the operating system.
+//!
+//! Files and directories that are made are for their owner alone, whatever else the umask would
+//! allow. Those that are there already stay as they are.
 
 use std::fs;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,6 +22,12 @@ use crate::{File, FileSystem, LockGuard, OpenMode, View};
 
 /// How many buffers one vectored write may take; the least that POSIX systems agree on is 1024.
 const PARTS_MAX: usize = 1024;
+
+/// Permissions of new files: reading and writing for the owner.
+const FILE_MODE: u32 = 0o600;
+
+/// Permissions of new directories: everything for the owner.
+const DIRECTORY_MODE: u32 = 0o700;
 
 /// The data ranges that are walked over in search of the last one. A file with more of them is
 /// written here and there, and full of data.
@@ -57,7 +66,7 @@ impl FileSystem for OsFs {
                 options.write(true);
             }
             OpenMode::CreateNew => {
-                options.write(true).create_new(true);
+                options.write(true).create_new(true).mode(FILE_MODE);
             }
         }
         let maps = (!self.is_unmapped).then(ChunkMaps::default);
@@ -129,7 +138,7 @@ impl FileSystem for OsFs {
             }
         }
         for dir in missing.into_iter().rev() {
-            match fs::create_dir(dir) {
+            match fs::DirBuilder::new().mode(DIRECTORY_MODE).create(dir) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
                 other => other.map_err(with_path("make", dir))?,
             }
@@ -156,6 +165,7 @@ impl FileSystem for OsFs {
             .read(true)
             .write(true)
             .create(true)
+            .mode(FILE_MODE)
             .truncate(false)
             .open(path)
             .map_err(with_path("lock", path))?;
@@ -464,5 +474,30 @@ impl OsFile {
             at += count;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn files_and_directories_are_for_their_owner_alone() {
+        let temporary = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let (parent, fs) = (temporary.path().join("parent"), OsFs::new());
+        let dir = parent.join("dir");
+        fs.create_dir_all(&dir).unwrap();
+        let [file, lock] = ["file", "LOCK"].map(|name| dir.join(name));
+        fs.open(&file, OpenMode::CreateNew).unwrap();
+        let _locked = fs.lock(&lock).unwrap();
+        assert_eq!([&*parent, &*dir].map(mode), [0o700; 2]);
+        assert_eq!([&*file, &*lock].map(mode), [0o600; 2]);
+        // Files that are there keep their own.
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+        fs.open(&file, OpenMode::Write).unwrap();
+        fs.create_dir_all(&dir).unwrap();
+        assert_eq!(mode(&file), 0o640);
     }
 }

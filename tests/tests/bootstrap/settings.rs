@@ -122,7 +122,8 @@ async fn the_first_regions_begin_at_the_keys_of_a_file_that_all_stores_were_give
     let broken = keys_file(&cluster, "broken", "m\n\\q\n");
     let with = |cluster: &Processes, place, path: &PathBuf| {
         let settings = with_line(cluster, place, "regions = 1");
-        cluster.configure(place, &format!("{settings}\nsplit_keys = {path:?}\n"));
+        let keys = format!("split_keys = {path:?}\nlog_redact = false");
+        cluster.configure(place, &format!("{settings}\n{keys}\n"));
     };
     with(&cluster, 2, &broken);
     cluster.refused(2, &["broken: line 2: \"\\\\q\" is no key"]).await;
@@ -131,7 +132,7 @@ async fn the_first_regions_begin_at_the_keys_of_a_file_that_all_stores_were_give
         with(&cluster, place, path);
     }
     cluster.start_all();
-    let (ours, theirs) = ("3 keys, number 2 of them m", "3 keys, number 2 of them n");
+    let [ours, theirs] = ["m", "n"].map(|key| format!("3 keys, number 2 of them {key:?}"));
     let differs = format!("has split_keys = {theirs}, and this store has {ours}");
     for place in [0, 1] {
         cluster.says(place, &["no cluster yet", "s2=", &differs]).await;

@@ -21,7 +21,7 @@ const TABLE: &[Allowed] = &[
     Allowed { name: "region", ours: &["base"], rim: false },
     Allowed { name: "kv", ours: &["base"], rim: false },
     Allowed { name: "identity", ours: &["base", "region"], rim: false },
-    Allowed { name: "placement", ours: &[], rim: false },
+    Allowed { name: "placement", ours: &["base"], rim: false },
     Allowed { name: "dispatch", ours: &["kv", "region"], rim: false },
     Allowed {
         name: "store",
@@ -54,7 +54,7 @@ const TABLE: &[Allowed] = &[
     },
     Allowed {
         name: "cli",
-        ours: &["vfs", "raftlog", "pagestore", "proto", "identity", "client", "node"],
+        ours: &["base", "vfs", "raftlog", "pagestore", "proto", "identity", "client", "node"],
         rim: true,
     },
 ];

@@ -4,7 +4,67 @@ use std::path::PathBuf;
 
 use crate::tool::ClusterTarget;
 
-/// The arguments of `flotilla bench put`, `get`, `scan` and `mixed`.
+/// The arguments of `flotilla bench put`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct PutLoadArgs {
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    #[command(flatten)]
+    pub(crate) expiry: ExpiryArgs,
+}
+
+/// The arguments of `flotilla bench get`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct GetLoadArgs {
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    #[command(flatten)]
+    pub(crate) fill: FillArgs,
+}
+
+/// The arguments of `flotilla bench scan`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ScanLoadArgs {
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    /// Rows of one scan
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) scan_rows: u32,
+    #[command(flatten)]
+    pub(crate) fill: FillArgs,
+}
+
+/// The arguments of `flotilla bench mixed`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct MixedLoadArgs {
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    /// Of a hundred requests, how many are gets; the others are puts
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) reads: u8,
+    #[command(flatten)]
+    pub(crate) expiry: ExpiryArgs,
+    #[command(flatten)]
+    pub(crate) fill: FillArgs,
+}
+
+/// The arguments of loads that put.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ExpiryArgs {
+    /// Seconds after which values that the load puts expire; 0 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub(crate) ttl: u64,
+}
+
+/// The arguments of loads that read.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct FillArgs {
+    /// Do not write the keys that are read before the load begins
+    #[arg(long)]
+    pub(crate) no_fill: bool,
+}
+
+/// The arguments of every load.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LoadArgs {
     #[command(flatten)]
@@ -39,18 +99,6 @@ pub(crate) struct LoadArgs {
     /// is a backslash, `\xNN` a byte
     #[arg(long, value_name = "FILE")]
     pub(crate) split_keys: Option<PathBuf>,
-    /// Rows of one scan
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(crate) scan_rows: u32,
-    /// Of a hundred mixed requests, how many are gets; the others are puts
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
-    pub(crate) reads: u8,
-    /// Seconds after which values that the load puts expire; 0 for never
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
-    pub(crate) ttl: u64,
-    /// Do not write the keys that are read before the load begins
-    #[arg(long)]
-    pub(crate) no_fill: bool,
     /// Which keys are chosen in which order
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -75,31 +123,27 @@ pub(crate) struct PacingArgs {
     pub(crate) window: Option<u64>,
 }
 
-/// The kind of requests.
+/// The kind of requests, with what only that kind has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
-    /// Writes of random keys
-    Put,
-    /// Reads of random keys
+    /// Writes of random keys, which expire after so many seconds; 0: never.
+    Put { ttl: u64 },
+    /// Reads of random keys.
     Get,
-    /// Rows from a random key on
-    Scan,
-    /// Gets and puts
-    Mixed,
+    /// So many rows from a random key on.
+    Scan { rows: u32 },
+    /// Gets, so many of a hundred, and puts.
+    Mixed { reads: u8, ttl: u64 },
 }
 
 impl Workload {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Workload::Put => "put",
+            Workload::Put { .. } => "put",
             Workload::Get => "get",
-            Workload::Scan => "scan",
-            Workload::Mixed => "mixed",
+            Workload::Scan { .. } => "scan",
+            Workload::Mixed { .. } => "mixed",
         }
-    }
-
-    pub(crate) fn reads(self) -> bool {
-        self != Workload::Put
     }
 }
 

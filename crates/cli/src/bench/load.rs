@@ -1,5 +1,6 @@
 //! Runs a load: callers, each with one request at a time, in a closed loop or at a rate.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use bytes::Bytes;
 use flotilla_client::{Client, Scan};
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -96,13 +98,15 @@ pub async fn fill_with(
     }
 }
 
-/// Runs the load to its end. Failures are counted; they do not stop it.
+/// Runs the load to its end, or until it is stopped: requests that are under way then count as if
+/// they had never been sent. Failures are counted; they do not stop it.
 pub(crate) async fn run(
     client: &Client,
     workload: Workload,
     args: &LoadArgs,
     keys: LoadKeys,
     bar: &ProgressBar,
+    stopped: watch::Receiver<bool>,
 ) -> LoadOutcome {
     let began = Instant::now();
     let window = args.pacing.window.map(Duration::from_secs);
@@ -110,10 +114,10 @@ pub(crate) async fn run(
         workload,
         keys,
         value: value(args),
-        args: args.clone(),
         pacing: Pacing::new(&args.pacing, began),
         windows: window.map(|length| Windows::new(length, began)),
         bar: bar.clone(),
+        stopped,
     });
     let mut callers = JoinSet::new();
     for caller in 0..args.clients {
@@ -135,10 +139,11 @@ struct LoadPlan {
     workload: Workload,
     keys: LoadKeys,
     value: Bytes,
-    args: LoadArgs,
     pacing: Pacing,
     windows: Option<Windows>,
     bar: ProgressBar,
+    /// Whether the load is to end before its time.
+    stopped: watch::Receiver<bool>,
 }
 
 fn value(args: &LoadArgs) -> Bytes {
@@ -148,31 +153,32 @@ fn value(args: &LoadArgs) -> Bytes {
 
 async fn ask(client: Client, plan: Arc<LoadPlan>, mut chance: fastrand::Rng) -> LoadOutcome {
     let mut outcome = LoadOutcome::new();
-    while let Some(began) = plan.pacing.next().await {
-        let key = plan.keys.random(&mut chance);
-        let is_put = match plan.workload {
-            Workload::Put => true,
-            Workload::Mixed => chance.u8(..100) >= plan.args.reads,
-            Workload::Get | Workload::Scan => false,
+    let mut stopped = plan.stopped.clone();
+    let mut stopped = pin!(async move {
+        // The sender outlives all callers.
+        let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
+    });
+    loop {
+        let next = async {
+            let began = plan.pacing.next().await?;
+            Some((began, request(&client, &plan, &mut chance).await))
         };
-        let result = if is_put {
-            client.put_with_ttl(key, plan.value.clone(), plan.args.ttl).await
-        } else if plan.workload == Workload::Scan {
-            let limit = plan.args.scan_rows as usize;
-            let rows = client.scan(Scan { start: key, limit, ..Scan::default() }).await;
-            rows.map(|rows| outcome.rows += rows.len() as u64)
-        } else {
-            client.get(key).await.map(drop)
+        let answered = tokio::select! {
+            biased;
+            answered = next => answered,
+            () = &mut stopped => None,
         };
+        let Some((began, answer)) = answered else { return outcome };
         let now = Instant::now();
         let latency = u64::try_from((now - began).as_nanos()).unwrap_or(u64::MAX);
         if let Some(windows) = &plan.windows {
-            windows.record(now, result.is_ok().then_some(latency));
+            windows.record(now, answer.is_ok().then_some(latency));
         }
-        match result {
-            Ok(()) => {
+        match answer {
+            Ok(answer) => {
                 outcome.latencies.saturating_record(latency);
-                outcome.puts += u64::from(is_put);
+                outcome.puts += u64::from(answer == LoadAnswer::Put);
+                outcome.rows += answer.rows();
             }
             Err(error) => {
                 outcome.failed += 1;
@@ -181,5 +187,44 @@ async fn ask(client: Client, plan: Arc<LoadPlan>, mut chance: fastrand::Rng) -> 
         }
         plan.bar.inc(1);
     }
-    outcome
+}
+
+/// The answer to one request of a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LoadAnswer {
+    Put,
+    Get,
+    /// With so many rows.
+    Scan(u64),
+}
+
+impl LoadAnswer {
+    fn rows(self) -> u64 {
+        if let LoadAnswer::Scan(rows) = self { rows } else { 0 }
+    }
+}
+
+/// Sends one request and waits for its answer.
+async fn request(
+    client: &Client,
+    plan: &LoadPlan,
+    chance: &mut fastrand::Rng,
+) -> Result<LoadAnswer, flotilla_client::Error> {
+    let key = plan.keys.random(chance);
+    let ttl = match plan.workload {
+        Workload::Put { ttl } => Some(ttl),
+        Workload::Mixed { reads, ttl } => (chance.u8(..100) >= reads).then_some(ttl),
+        Workload::Get => None,
+        Workload::Scan { rows } => {
+            let scan = Scan { start: key, limit: rows as usize, ..Scan::default() };
+            return Ok(LoadAnswer::Scan(client.scan(scan).await?.len() as u64));
+        }
+    };
+    match ttl {
+        Some(ttl) => {
+            let put = client.put_with_ttl(key, plan.value.clone(), ttl).await;
+            put.map(|()| LoadAnswer::Put)
+        }
+        None => client.get(key).await.map(|_| LoadAnswer::Get),
+    }
 }

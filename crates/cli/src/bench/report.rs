@@ -9,7 +9,9 @@ use super::args::{LoadArgs, Workload};
 use super::counts::StoreCounts;
 use super::load::LoadOutcome;
 use super::windows::Window;
+use crate::signals::EndSignal;
 use crate::tool::{Error, ScreenTable, TableCell, number, table};
+use crate::units::{self, counted};
 
 /// The percentiles of the latency that are shown.
 const PERCENTILES: [f64; 7] = [50.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
@@ -21,8 +23,10 @@ pub(crate) struct LoadReport<'a> {
     pub(crate) outcome: &'a LoadOutcome,
     /// Regions of the clients' keys, before and after the load.
     pub(crate) regions: (usize, usize),
-    /// `None` if the stores' counts cannot be compared.
-    pub(crate) counts: Option<StoreCounts>,
+    /// The work of the stores, or why it is not known.
+    pub(crate) counts: Result<StoreCounts, &'static str>,
+    /// The signal before whose time the load would have ended.
+    pub(crate) stopped_by: Option<EndSignal>,
 }
 
 impl LoadReport<'_> {
@@ -36,8 +40,8 @@ impl LoadReport<'_> {
             writeln!(out, "{}\n", self.windows())?;
         }
         match self.counts {
-            Some(counts) => writeln!(out, "{}", self.work(counts))?,
-            None => writeln!(out, "a store came, went or began anew: its counts are left out")?,
+            Ok(counts) => writeln!(out, "{}", self.work(counts))?,
+            Err(why) => writeln!(out, "{why}")?,
         }
         Ok(())
     }
@@ -61,26 +65,30 @@ impl LoadReport<'_> {
 
     fn regions(&self) -> String {
         match self.regions {
-            (before, after) if before == after => before.to_string(),
-            (before, after) => format!("{before} to {after}"),
+            (before, after) if before == after => units::count(before as u64),
+            (before, after) => {
+                format!("{} to {}", units::count(before as u64), units::count(after as u64))
+            }
         }
     }
 
     fn summary(&self) -> String {
         let (args, outcome) = (self.args, self.outcome);
+        let stopped =
+            self.stopped_by.map_or_else(String::new, |signal| format!(", stopped by {signal}"));
         format!(
-            "{}: {} requests in {:.2} s, {} failed\n\
+            "{}: {} in {}, {} failed{stopped}\n\
              {}, clients: {}, connections to each store: {}, regions: {}\n\
-             {:.0} requests/s, {:.1} us/request\n",
+             {}, {:.1} us/request\n",
             self.workload.name(),
-            self.succeeded() + outcome.failed,
-            outcome.elapsed.as_secs_f64(),
-            outcome.failed,
+            counted(self.succeeded() + outcome.failed, "request", "requests"),
+            units::time(outcome.elapsed),
+            units::count(outcome.failed),
             self.transport(),
-            args.clients,
+            units::count(args.clients.into()),
             args.connections,
             self.regions(),
-            self.per_second(),
+            units::rate(self.per_second()),
             self.micros_per_request(),
         )
     }
@@ -100,11 +108,11 @@ impl LoadReport<'_> {
         let mut table = table(&names);
         for (place, window) in self.outcome.windows.iter().enumerate() {
             let latencies = &window.latencies;
-            let counts = [place as u64, latencies.len(), window.failed].map(number);
+            let counts = [latencies.len(), window.failed].map(units::count).map(number);
             let times = [50.0, 99.0, 99.9, 100.0];
             let times = times.map(|p| millis(latencies.value_at_percentile(p) as f64));
             let gap = millis(window.longest_gap.as_nanos() as f64);
-            table.add_row(counts.into_iter().chain(times).chain([gap]));
+            table.add_row([number(place)].into_iter().chain(counts).chain(times).chain([gap]));
         }
         table
     }
@@ -112,16 +120,17 @@ impl LoadReport<'_> {
     /// The work of the stores for it, all of them together.
     fn work(&self, counts: StoreCounts) -> ScreenTable {
         let mut table = table(&["all stores", "count", "for each put", "and store"]);
-        for (name, _, count) in counts.rows() {
+        for (name, key, count) in counts.rows() {
+            let is_bytes = key.contains("bytes");
             let share = |of: u64| match of {
                 0 => String::new(),
+                of if is_bytes => units::bytes(count / of),
                 of => format!("{:.4}", count as f64 / of as f64),
             };
             let (puts, stores) = (self.outcome.puts, counts.stores);
-            let shares = [share(puts), share(puts * stores)];
-            table.add_row(
-                [vec![TableCell::new(name), number(count)], shares.map(number).into()].concat(),
-            );
+            let shown = if is_bytes { units::bytes(count) } else { units::count(count) };
+            let cells = [shown, share(puts), share(puts * stores)];
+            table.add_row([TableCell::new(name)].into_iter().chain(cells.map(number)));
         }
         table
     }
@@ -143,6 +152,7 @@ impl LoadReport<'_> {
             "seconds": outcome.elapsed.as_secs_f64(),
             "succeeded": self.succeeded(),
             "failed": outcome.failed,
+            "stopped_by": self.stopped_by.map(|signal| signal.to_string()),
             "first_failure": outcome.first_failure.as_ref().map(ToString::to_string),
             "puts": outcome.puts,
             "rows": outcome.rows,
@@ -157,7 +167,7 @@ impl LoadReport<'_> {
         if !windows.is_empty() {
             report["windows"] = windows.into();
         }
-        if let Some(counts) = self.counts {
+        if let Ok(counts) = self.counts {
             let mut row = json!({ "stores": counts.stores });
             for (_, key, count) in counts.rows() {
                 row[key] = count.into();

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::input::is_standard;
 use super::text::{ByteFormat, escape, hex};
 use crate::tool::{Error, TableCell, table};
+use crate::units;
 
 /// The arguments of `flotilla ctl scan`.
 #[derive(Clone, Debug, clap::Args)]
@@ -58,7 +59,7 @@ pub(crate) async fn scan(
     writeln!(out, "{}", table.fitted(format.screen_width))?;
     let count = rows.len();
     let more = if count == limit { ", and perhaps more: see --limit" } else { "" };
-    Ok(writeln!(out, "\nrows: {count}{more}")?)
+    Ok(writeln!(out, "\nrows: {}{more}", units::count(count as u64))?)
 }
 
 /// The arguments of `flotilla ctl get`.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::time::Duration;
 
 use flotilla_client::Observer;
 use flotilla_identity::StoreUuid;
@@ -15,6 +16,7 @@ use super::transfer::store_id;
 use super::views::{StoreAnswer, ask_all};
 use crate::diagnosis::reason;
 use crate::tool::{ClusterTarget, Error, TableCell, is_gone, metric, number, table};
+use crate::units;
 
 /// Digits of a directory's number in a table: as many as tell a few of them apart.
 const UUID_DIGITS_SHOWN: usize = 8;
@@ -127,13 +129,17 @@ fn write_table(
         match answer {
             Ok(StoreView { stats, .. }) => {
                 let count = |group, name| metric(stats, group, name).unwrap_or_default();
-                let mebibytes = |name| number(format!("{} MiB", count("pages", name) >> 20));
+                let size = |name| number(units::bytes(count("pages", name)));
                 row.push(TableCell::new(format!("{standing}{}", StoreHealth::of(stats).words())));
-                row.extend([stats.replicas, stats.leaders].map(number));
-                row.push(number(count("requests", "writes_acknowledged")));
-                row.push(number(count("log", "syncs")));
-                row.extend(["file_bytes", "free_bytes"].map(mebibytes));
-                row.push(TableCell::new(format!("{} s", stats.uptime_ms / 1000)));
+                let counts = [
+                    stats.replicas,
+                    stats.leaders,
+                    count("requests", "writes_acknowledged"),
+                    count("log", "syncs"),
+                ];
+                row.extend(counts.map(units::count).map(number));
+                row.extend(["file_bytes", "free_bytes"].map(size));
+                row.push(number(units::time(Duration::from_millis(stats.uptime_ms))));
             }
             Err(error) => {
                 let absence = absence(error);

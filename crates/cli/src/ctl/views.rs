@@ -19,6 +19,7 @@ use super::placement;
 use super::text::{ByteFormat, escape, hex};
 use crate::diagnosis::reason;
 use crate::tool::{ClusterTarget, Error, TableCell, number, table, tell};
+use crate::units;
 
 /// How long the leader of placement is waited for where the rest of a view does not need it.
 const PLACEMENT_PATIENCE: Duration = Duration::from_secs(2);
@@ -203,7 +204,7 @@ impl RegionSummary {
             number(best.committed),
             TableCell::new(applied),
             TableCell::new(format!("{}..{}", best.log_first, best.log_last)),
-            number(best.bytes.map_or_else(|| "?".to_owned(), size_words)),
+            number(best.bytes.map_or_else(|| "?".to_owned(), units::bytes)),
         ])
     }
 
@@ -240,15 +241,6 @@ impl RegionSummary {
             "peers": peers.collect::<Value>(),
             "replicas": replicas.collect::<Value>(),
         }))
-    }
-}
-
-/// So many bytes, in whole units.
-fn size_words(bytes: u64) -> String {
-    match bytes {
-        0..1_024 => format!("{bytes} B"),
-        1_024..10_485_760 => format!("{} KiB", bytes >> 10),
-        _ => format!("{} MiB", bytes >> 20),
     }
 }
 
@@ -388,12 +380,11 @@ mod tests {
             write_regions([region].into_iter(), format, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
-        assert!(said(&region).contains("20 MiB") && !said(&region).contains("work"));
+        assert!(said(&region).contains("20.0 MiB") && !said(&region).contains("work"));
         region.work = Some("replicas are missing".to_owned());
         assert!(said(&region).contains("work") && said(&region).contains("replicas are missing"));
         let row = region.to_json().unwrap();
         assert_eq!((&row["bytes"], &row["keys"]), (&json!(20 << 20), &json!(7)));
         assert_eq!(row["work"], "replicas are missing");
-        assert_eq!([1_023, 1_024, 10_485_759].map(size_words), ["1023 B", "1 KiB", "10239 KiB"]);
     }
 }

@@ -13,7 +13,7 @@ use flotilla_raftlog as raftlog;
 use flotilla_raftlog::{Config, LogEngine, ToolProgress, VerifyLevel};
 use flotilla_vfs::os::OsFs;
 
-use crate::offline::{Bar, disk, finish, named};
+use crate::offline::{Bar, create_new, disk, finish, named};
 use crate::tool::{self, Error};
 use access::{read_only, refused};
 
@@ -136,7 +136,7 @@ fn export(
     let done = if is_stdout {
         raftlog::export(&log, groups, out, look).map_err(refused)?
     } else {
-        let mut stream = BufWriter::new(File::create_new(file).map_err(|e| named(file, &e))?);
+        let mut stream = BufWriter::new(create_new(file)?);
         let done = raftlog::export(&log, groups, &mut stream, look).map_err(refused)?;
         finish(stream, file)?;
         done

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::access::refused;
 use crate::offline::verdict;
 use crate::tool::{Error, TableCell, number, table};
+use crate::units::{self, counted};
 
 /// Keys of a group that a table names.
 const KEYS_SHOWN: usize = 4;
@@ -40,17 +41,17 @@ pub(super) fn info(log: &LogEngine, is_json: bool, out: &mut impl Write) -> Resu
         });
         return Ok(writeln!(out, "{answer:#}")?);
     }
-    let mut rows = table(&["segment", "bytes", "live bytes", "state"]);
+    let mut rows = table(&["segment", "size", "live", "state"]);
     for segment in &segments {
         rows.add_row([
             number(segment.number),
-            number(segment.bytes),
-            number(segment.live_bytes),
+            number(units::bytes(segment.bytes)),
+            number(units::bytes(segment.live_bytes)),
             TableCell::new(state(segment.state)),
         ]);
     }
     writeln!(out, "{rows}\n")?;
-    let mut rows = table(&["group", "first", "last", "last term", "log bytes", "keys"]);
+    let mut rows = table(&["group", "first", "last", "last term", "size", "keys"]);
     for id in log.group_ids() {
         let Some(group) = log.group(id) else { continue };
         let last = group.last_index();
@@ -65,7 +66,7 @@ pub(super) fn info(log: &LogEngine, is_json: bool, out: &mut impl Write) -> Resu
             number(group.first_index()),
             number(last),
             group.term(last).map_or_else(|_| TableCell::new(""), number),
-            number(group.size()),
+            number(units::bytes(group.size())),
             TableCell::new(names.join(", ")),
         ]);
     }
@@ -73,9 +74,11 @@ pub(super) fn info(log: &LogEngine, is_json: bool, out: &mut impl Write) -> Resu
     let (bytes, live) = (stats.segment_bytes, stats.live_bytes);
     Ok(writeln!(
         out,
-        "{} segments, {bytes} bytes, {live} of them live; {} groups; known to be durable: batch {}",
-        segments.len(),
-        stats.groups,
+        "{}, {}, {} of them live; {}; known to be durable: batch {}",
+        counted(segments.len() as u64, "segment", "segments"),
+        units::bytes(bytes),
+        units::bytes(live),
+        counted(stats.groups, "group", "groups"),
         stats.durable_lsn
     )?)
 }
@@ -129,14 +132,18 @@ pub(super) fn verified(
         writeln!(out, "{answer:#}")?;
     } else {
         problems(&report.problems, report.problems_left_out, out)?;
-        let VerifyReport { segments, bytes, frames, entries, last_lsn, torn_bytes, .. } = report;
-        let torn = match torn_bytes {
+        let torn = match report.torn_bytes {
             0 => String::new(),
-            torn => format!("; {torn} bytes at the end were being written, or are"),
+            torn => format!("; {} at the end were being written, or are", units::bytes(torn)),
         };
         writeln!(
             out,
-            "{segments} segments, {bytes} bytes, {frames} batches up to {last_lsn}, {entries} entries{torn}"
+            "{}, {}, {} up to {}, {}{torn}",
+            counted(report.segments, "segment", "segments"),
+            units::bytes(report.bytes),
+            counted(report.frames, "batch", "batches"),
+            report.last_lsn,
+            counted(report.entries, "entry", "entries"),
         )?;
     }
     verdict(count, is_json, out)
@@ -184,10 +191,13 @@ pub(super) fn salvaged(
     if !report.lost_batches.is_empty() {
         writeln!(out, "lost batches: {}", ranges(&report.lost_batches))?;
     }
-    let SalvageReport { groups, entries, keys, frames, .. } = report;
     Ok(writeln!(
         out,
-        "{groups} groups, {entries} entries, {keys} keys from {frames} whole batches"
+        "{}, {}, {} from {}",
+        counted(report.groups, "group", "groups"),
+        counted(report.entries, "entry", "entries"),
+        counted(report.keys, "key", "keys"),
+        counted(report.frames, "whole batch", "whole batches"),
     )?)
 }
 
@@ -201,7 +211,8 @@ pub(super) fn copied(
         let answer = json!({ "segments": segments, "bytes": bytes, "last_lsn": last_lsn });
         return Ok(writeln!(out, "{answer:#}")?);
     }
-    Ok(writeln!(out, "{segments} segments, {bytes} bytes, up to batch {last_lsn}")?)
+    let (segments, bytes) = (counted(*segments, "segment", "segments"), units::bytes(*bytes));
+    Ok(writeln!(out, "{segments}, {bytes}, up to batch {last_lsn}")?)
 }
 
 pub(super) fn carried(done: &Exported, is_json: bool, out: &mut impl Write) -> Result<(), Error> {
@@ -210,7 +221,14 @@ pub(super) fn carried(done: &Exported, is_json: bool, out: &mut impl Write) -> R
         let answer = json!({ "groups": groups, "entries": entries, "keys": keys, "bytes": bytes });
         return Ok(writeln!(out, "{answer:#}")?);
     }
-    Ok(writeln!(out, "{groups} groups, {entries} entries, {keys} keys, {bytes} bytes")?)
+    Ok(writeln!(
+        out,
+        "{}, {}, {}, {}",
+        counted(*groups, "group", "groups"),
+        counted(*entries, "entry", "entries"),
+        counted(*keys, "key", "keys"),
+        units::bytes(*bytes),
+    )?)
 }
 
 fn problems(problems: &[VerifyProblem], left_out: u64, out: &mut impl Write) -> Result<(), Error> {
@@ -229,7 +247,7 @@ fn problems(problems: &[VerifyProblem], left_out: u64, out: &mut impl Write) -> 
     }
     writeln!(out, "{rows}")?;
     if left_out > 0 {
-        writeln!(out, "and {left_out} more")?;
+        writeln!(out, "and {} more", units::count(left_out))?;
     }
     Ok(writeln!(out)?)
 }

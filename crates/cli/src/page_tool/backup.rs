@@ -9,7 +9,7 @@ use flotilla_pagestore::tools::{BackupIndex, BackupReport, RestoreReport, ScanPr
 use flotilla_pagestore::{Options, PageStore};
 
 use super::access::{copying, refused};
-use crate::offline::{Bar, disk, finish, named};
+use crate::offline::{Bar, create_new, disk, finish, named};
 use crate::tool::Error;
 
 /// Writes the backup of a file that no store has open. It is whole and durable when this returns.
@@ -19,7 +19,7 @@ pub(super) fn backup(file: &Path, to: &Path, since: &[PathBuf]) -> Result<Backup
     let index = with_streams(since, to, |streams| BackupIndex::read(streams))?;
     let store = PageStore::open_with(disk(), file, Options::default())
         .map_err(|error| copying(file, to, error))?;
-    let made = File::create_new(to).map_err(|error| named(to, &error))?;
+    let made = create_new(to)?;
     let mut out = BufWriter::with_capacity(1 << 20, made);
     let written = store.read().backup_to(&mut out, Some(&index));
     let done = written.map_err(|error| copying(file, to, error)).and_then(|written| {

@@ -6,7 +6,6 @@ mod draw;
 mod dump;
 mod views;
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +13,7 @@ use std::process::ExitCode;
 use flotilla_pagestore as pagestore;
 use flotilla_pagestore::tools::ScanProgress;
 
-use crate::offline::{Bar, disk, named};
+use crate::offline::{Bar, create_new, disk};
 use crate::tool::{self, Error};
 use access::{copying, open};
 
@@ -112,8 +111,7 @@ fn answer(args: &PagesArgs) -> Result<(), Error> {
             let map = pages.map(&mut |done| bar.show(done.bytes_done, done.bytes));
             drop(bar);
             if let Some(svg) = svg {
-                let made = File::create_new(svg).map_err(|error| named(svg, &error))?;
-                let mut picture = BufWriter::new(made);
+                let mut picture = BufWriter::new(create_new(svg)?);
                 draw::svg(&map, &mut picture)?;
                 picture.flush()?;
             }

@@ -12,6 +12,7 @@ use super::draw;
 use crate::ctl::{escape, hex};
 use crate::offline::verdict;
 use crate::tool::{Error, TableCell, number, table};
+use crate::units::{self, counted};
 
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
@@ -33,47 +34,53 @@ pub(super) fn info(info: &FileInfo, is_json: bool, out: &mut impl Write) -> Resu
         ]);
     }
     writeln!(out, "{rows}\n")?;
-    let mut rows = table(&["tree", "keys", "bytes", "page units", "depth", "root"]);
+    let mut rows = table(&["tree", "keys", "size", "page units", "depth", "root"]);
     for tree in &info.trees {
         rows.add_row([
             TableCell::new(escape(tree.name.as_bytes())),
-            number(tree.keys),
-            number(tree.bytes),
-            number(tree.page_units),
+            number(units::count(tree.keys)),
+            number(units::bytes(tree.bytes)),
+            number(units::count(tree.page_units.into())),
             tree.depth.map_or_else(|| TableCell::new("?"), number),
             number(tree.root),
         ]);
     }
     writeln!(out, "{rows}\n")?;
     if let Some(redo) = &info.redo {
-        let (bytes, unit, used) = (redo.bytes, redo.unit, redo.used_bytes);
         writeln!(
             out,
-            "redo area: {bytes} bytes at page {unit}, {used} in use; {} transactions beyond the checkpoint, in {} frames",
-            redo.records, redo.frames
+            "redo area: {} at page {}, {} in use; {} beyond the checkpoint, in {}",
+            units::bytes(redo.bytes),
+            redo.unit,
+            units::bytes(redo.used_bytes),
+            counted(redo.records, "transaction", "transactions"),
+            counted(redo.frames, "frame", "frames"),
         )?;
     }
     if info.deferred_free_count > 0 {
         writeln!(
             out,
-            "trash: {} subtrees, {} bytes",
-            info.deferred_free_count, info.deferred_free_bytes
+            "trash: {}, {}",
+            counted(info.deferred_free_count, "subtree", "subtrees"),
+            units::bytes(info.deferred_free_bytes),
         )?;
     }
     let free = match info.free_bytes {
         Some(free) => {
             format!(
-                "{free} free in {} runs, the longest {}",
-                info.free_runs, info.longest_free_bytes
+                "{} free in {}, the longest {}",
+                units::bytes(free),
+                counted(info.free_runs, "run", "runs"),
+                units::bytes(info.longest_free_bytes)
             )
         }
         None => "what is free is not known".to_owned(),
     };
-    let (file, span, used, reserved) =
-        (info.file_bytes, info.span_bytes, info.used_bytes, info.reserved_bytes);
+    let [file, span, used, reserved] =
+        [info.file_bytes, info.span_bytes, info.used_bytes, info.reserved_bytes].map(units::bytes);
     Ok(writeln!(
         out,
-        "{file} bytes, {span} given out so far: {used} in use, {reserved} reserved, {free}"
+        "{file}, {span} given out so far: {used} in use, {reserved} reserved, {free}"
     )?)
 }
 
@@ -137,11 +144,16 @@ pub(super) fn checked(
         writeln!(out, "{answer:#}")?;
     } else {
         problems(&report.problems, report.problems_left_out, out)?;
-        let FileCheckReport { tree_count, key_count, page_count, extent_count, .. } = report;
-        let FileCheckReport { txid, redo_txid, used_bytes, free_bytes, .. } = report;
+        let FileCheckReport { txid, redo_txid, .. } = report;
         writeln!(
             out,
-            "{tree_count} trees, {key_count} keys, {page_count} pages, {extent_count} long values; {used_bytes} bytes in use, {free_bytes} free"
+            "{}, {}, {}, {}; {} in use, {} free",
+            counted(report.tree_count, "tree", "trees"),
+            counted(report.key_count, "key", "keys"),
+            counted(report.page_count, "page", "pages"),
+            counted(report.extent_count, "long value", "long values"),
+            units::bytes(report.used_bytes),
+            units::bytes(report.free_bytes),
         )?;
         writeln!(out, "checkpoint up to transaction {txid}, redo area up to {redo_txid}")?;
     }
@@ -166,14 +178,14 @@ pub(super) fn map(map: &SpaceMap, is_json: bool, out: &mut impl Write) -> Result
     } else {
         problems(&map.problems, 0, out)?;
         draw::text(map, out)?;
-        let mut rows = table(&["", "what", "pages", "bytes", "runs"]);
-        for (owner, letter, units, runs) in draw::owners(map) {
+        let mut rows = table(&["", "what", "pages", "size", "runs"]);
+        for (owner, letter, pages, runs) in draw::owners(map) {
             rows.add_row([
                 TableCell::new(letter),
                 TableCell::new(escape(draw::name(map, owner).as_bytes())),
-                number(units),
-                number(units * PAGE_BYTES),
-                number(runs),
+                number(units::count(pages)),
+                number(units::bytes(pages * PAGE_BYTES)),
+                number(units::count(runs)),
             ]);
         }
         writeln!(out, "{rows}")?;
@@ -198,10 +210,9 @@ pub(super) fn compacted(
         });
         return Ok(writeln!(out, "{answer:#}")?);
     }
-    Ok(writeln!(
-        out,
-        "{trees} trees, {keys} keys, up to transaction {txid}; {bytes} bytes, before {bytes_before}"
-    )?)
+    let (trees, keys) = (counted(*trees, "tree", "trees"), counted(*keys, "key", "keys"));
+    let [bytes, before] = [*bytes, *bytes_before].map(units::bytes);
+    Ok(writeln!(out, "{trees}, {keys}, up to transaction {txid}; {bytes}, before {before}")?)
 }
 
 pub(super) fn backed_up(
@@ -216,7 +227,10 @@ pub(super) fn backed_up(
     }
     Ok(writeln!(
         out,
-        "transaction {txid}: {written} pages and long values, {bytes} bytes; {kept} are in the backups before"
+        "transaction {txid}: {} pages and long values, {}; {} are in the backups before",
+        units::count(*written),
+        units::bytes(*bytes),
+        units::count(*kept),
     )?)
 }
 
@@ -229,7 +243,7 @@ pub(super) fn restored(
     if is_json {
         return Ok(writeln!(out, "{:#}", json!({ "txid": txid, "bytes": bytes }))?);
     }
-    Ok(writeln!(out, "up to transaction {txid}; {bytes} bytes")?)
+    Ok(writeln!(out, "up to transaction {txid}; {}", units::bytes(*bytes))?)
 }
 
 pub(super) fn repaired(
@@ -251,15 +265,18 @@ pub(super) fn repaired(
     }
     problems(&report.problems, report.problems_left_out, out)?;
     if *rescued_keys > 0 {
-        writeln!(out, "{rescued_keys} keys of these were found in leaves that nothing names")?;
+        let rescued = units::count(*rescued_keys);
+        writeln!(out, "{rescued} keys of these were found in leaves that nothing names")?;
     }
     if *unplaced_leaves > 0 {
-        writeln!(out, "{unplaced_leaves} leaves were found that may belong to several places")?;
+        let unplaced = units::count(*unplaced_leaves);
+        writeln!(out, "{unplaced} leaves were found that may belong to several places")?;
     }
     if let Some(older) = report.whole_older_txid {
         writeln!(out, "the state of transaction {older} is whole: `--older` repairs from there")?;
     }
-    Ok(writeln!(out, "{trees} trees, {keys} keys, up to transaction {txid}; {bytes} bytes")?)
+    let (trees, keys) = (counted(*trees, "tree", "trees"), counted(*keys, "key", "keys"));
+    Ok(writeln!(out, "{trees}, {keys}, up to transaction {txid}; {}", units::bytes(*bytes))?)
 }
 
 pub(super) fn problems(
@@ -279,14 +296,14 @@ pub(super) fn problems(
             number(problem.page),
             TableCell::new(escape(problem.part.to_string().as_bytes())),
             TableCell::new(problem.what),
-            lost.map_or_else(|| TableCell::new(""), |lost| number(lost.count)),
+            lost.map_or_else(|| TableCell::new(""), |lost| number(units::count(lost.count))),
             key(lost.and_then(|lost| lost.start.as_ref())),
             key(lost.and_then(|lost| lost.end.as_ref())),
         ]);
     }
     writeln!(out, "{rows}")?;
     if left_out > 0 {
-        writeln!(out, "and {left_out} more")?;
+        writeln!(out, "and {} more", units::count(left_out))?;
     }
     Ok(writeln!(out)?)
 }

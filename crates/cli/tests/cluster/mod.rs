@@ -49,6 +49,13 @@ impl Cluster {
         serde_json::from_str(&self.says(args).await).unwrap()
     }
 
+    /// Writes that all stores have acknowledged.
+    pub(crate) async fn puts(&self) -> u64 {
+        let stores = self.tells(&["ctl", "stores", "--json"]).await;
+        let stores = stores.as_array().unwrap();
+        stores.iter().filter_map(|store| store["writes_acknowledged"].as_u64()).sum()
+    }
+
     /// Standard error of a command, and that it fails with this code.
     pub(crate) async fn refuses(&self, args: &[&str], code: i32) -> String {
         let output = self.run(args).await;

@@ -12,6 +12,7 @@ mod given_value;
 mod key;
 mod layers;
 mod limits;
+mod log_format;
 mod node;
 mod path_text;
 mod quantity;
@@ -33,6 +34,7 @@ pub use key::{SettingEffect, SettingKey, SettingKind, SettingScope, SettingSecti
 pub use layers::{LayeredConfig, SettingLayers, SettingSource};
 pub(crate) use limits::KEY_BYTES_MAX;
 pub use limits::{LimitsConfig, ThreadsConfig};
+pub use log_format::{LogFormat, UnknownLogFormat};
 pub use node::{FirstStart, NodeConfig};
 pub use raft::{ENTRY_BYTES_MAX, RaftConfig, shard_config};
 pub use resolved::ResolvedConfig;

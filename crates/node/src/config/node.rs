@@ -7,8 +7,9 @@ use flotilla_identity::{ApiVersion, REGIONS_MAX};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::key::{NO_LIMIT, count, labels, settings, text, texts, word};
+use super::key::{NO_LIMIT, count, labels, settings, switch, text, texts, word};
 use super::limits::{LimitsConfig, ThreadsConfig};
+use super::log_format::LogFormat;
 use super::path_text::lossy;
 use super::raft::RaftConfig;
 use super::snapshot::SnapshotConfig;
@@ -85,6 +86,12 @@ settings! {
         /// ends with a level; another word is refused.
         #[key(text().at_reload())]
         pub log: String,
+        /// The form of the log's lines: `text` for people, `json` for programs, an object a line.
+        #[key(word(&["text", "json"]))]
+        pub log_format: LogFormat,
+        /// Whether keys of clients are `?` in the log; false: they are shown. Values never are.
+        #[key(switch())]
+        pub log_redact: bool,
         ;
         /// The operator's word about an empty directory. Flags of the command line only: a file
         /// outlives the one case that it was meant for.
@@ -141,6 +148,8 @@ impl Default for NodeConfig {
             api: None,
             first_start: FirstStart::Usual,
             log: "info".to_owned(),
+            log_format: LogFormat::Text,
+            log_redact: true,
             raft: RaftConfig::default(),
             storage: StorageConfig::default(),
             scrub: ScrubConfig::default(),

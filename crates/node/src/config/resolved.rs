@@ -9,9 +9,10 @@ use flotilla_identity::{
 };
 
 use super::error::{ConfigError, ConfigErrors};
+use super::key::SettingKey;
 use super::node::{FirstStart, NodeConfig};
 use super::raft::check_settings;
-use super::table::check_ranges;
+use super::table::{SECTIONS, check_ranges, setting_value, setting_values};
 
 impl NodeConfig {
     /// Puts in the defaults that depend on other values, and checks everything.
@@ -181,6 +182,19 @@ impl ResolvedConfig {
             config.initial_cluster.clear();
         }
         config
+    }
+
+    /// Logs the settings, defaults included, a line for each table.
+    pub(crate) fn log(&self) {
+        let values = setting_values(&self.effective());
+        for section in SECTIONS {
+            let words = |key: &SettingKey| {
+                format!("{}={}", key.name(), key.value_words(setting_value(&values, key)))
+            };
+            let words: Vec<_> = section.keys.iter().map(words).collect();
+            let table = if section.name.is_empty() { "store" } else { section.name };
+            tracing::info!(table, "settings: {}", words.join(" "));
+        }
     }
 
     /// This store in the list.

@@ -78,14 +78,17 @@ impl Default for RouterLimits {
 }
 
 /// Why a request has no result.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RequestError {
     /// Surely not carried out, for the reason given; the caller may try again or elsewhere.
+    #[error("{0}")]
     Rejected(Reject),
     /// The deadline passed, or the node stops, while the write was under way: it may have been
     /// carried out, or may still be. The caller must not take it for a refusal.
+    #[error("it is not known whether it was carried out")]
     Undecided,
     /// The node stops, and the request was not carried out.
+    #[error("the node stops")]
     Stopping,
 }
 

@@ -24,7 +24,7 @@ pub(crate) async fn run(router: Router, wishes: Arc<SplitWishes>) {
         };
         // It is tried again, if the leader still wants it.
         if let Err(error) = router.split(region, &keys, cause).await {
-            tracing::info!(%region, cause, "a region was not split: {error:?}");
+            tracing::info!(%region, cause, "a region was not split: {error}");
         }
     }
 }

@@ -68,7 +68,7 @@ impl Router {
         let router = self.clone();
         tokio::spawn(async move {
             if let Err(error) = router.transfer_leader(region, Some(to), cause).await {
-                tracing::debug!(%region, %to, cause, "no leader was transferred: {error:?}");
+                tracing::debug!(%region, %to, cause, "no leader was transferred: {error}");
             }
         });
     }

@@ -1,5 +1,6 @@
 //! Requests of operators about repair, answered by the leader of placement.
 
+use flotilla_base::redact;
 use flotilla_identity::{MEMBERSHIP_LEVEL, StateChange};
 use flotilla_placement::{OperatorState, RowSwap, SwapResult, rows};
 use flotilla_proto::peers::{
@@ -97,7 +98,8 @@ impl RepairRequests {
             },
             Err(why) => {
                 let is_young = pd_leader.repair().is_young(pd_leader.now_ms());
-                let (refusal, is_passing) = (why.to_string(), why.is_passing(is_young));
+                let refusal = redact::shown(|| why.to_string());
+                let is_passing = why.is_passing(is_young);
                 ChangeStoreResponse { refusal, is_passing, ..response }
             }
         }

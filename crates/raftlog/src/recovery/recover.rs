@@ -32,6 +32,9 @@ pub(crate) struct RecoveredLog {
     pub(crate) usage: SegmentUsage,
     pub(crate) groups: Groups,
     pub(crate) segments: Arc<Segments>,
+    /// The segments without a footer of a log that is opened for reading only, in order: to seal
+    /// them is the writer's business.
+    pub(crate) unsealed_by_writer: Vec<u64>,
     pub(crate) report: RecoveryReport,
 }
 
@@ -77,14 +80,16 @@ pub(crate) fn recover(directory: LogDirectory) -> Result<RecoveredLog, Error> {
     let newest = found.last().map_or(none, LoadedSegment::number);
     assert!(synced_lsn <= last_lsn, "{synced_lsn} is synced, the log ends at {last_lsn}");
     let segments = Arc::new(Segments::default());
-    let mut unsealed = Vec::new();
+    let (mut unsealed, mut unsealed_by_writer) = (Vec::new(), Vec::new());
     for found in found.into_iter().filter(|found| !dead.contains(&found.number())) {
         let (is_sealed, end) = (found.is_sealed(), found.end);
         let (segment, summary) = found.into_parts();
         let segment = Arc::new(segment);
         segments.insert(segment.clone());
-        if !is_sealed && !is_read_only {
-            unsealed.push(UnsealedSegment::new(segment, end, summary, true));
+        match (is_sealed, is_read_only) {
+            (true, _) => {}
+            (false, true) => unsealed_by_writer.push(segment.number()),
+            (false, false) => unsealed.push(UnsealedSegment::new(segment, end, summary, true)),
         }
     }
     let of_log = segments.numbers();
@@ -101,7 +106,7 @@ pub(crate) fn recover(directory: LogDirectory) -> Result<RecoveredLog, Error> {
     let pool = Arc::new(pool);
     let appender = LogAppender::new(pool.clone(), segments.clone(), last_lsn, synced_lsn);
     let Replay { groups, usage, report, .. } = replay;
-    Ok(RecoveredLog { appender, pool, usage, groups, segments, report })
+    Ok(RecoveredLog { appender, pool, usage, groups, segments, unsealed_by_writer, report })
 }
 
 /// Repairs the tail: cuts off torn bytes and syncs the rest. Returns the preallocated segment.

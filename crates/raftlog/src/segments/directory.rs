@@ -72,12 +72,32 @@ impl LogDirectory {
         config: Config,
     ) -> Result<LogDirectory, Error> {
         fs.create_dir_all(dir)?;
-        let lock = fs.lock(&dir.join(LOCK_FILE)).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => Error::Locked { dir: dir.to_owned() },
-            _ => error.into(),
-        })?;
-        let (path, _lock) = (dir.to_owned(), lock.into());
+        let (path, _lock) = (dir.to_owned(), lock(&*fs, dir)?.into());
         Ok(LogDirectory { fs, path, config, is_read_only: false, _lock })
+    }
+
+    /// Keeps writers out of the directory of a log without making anything there, as long as the
+    /// guard lives. None is made where no writer can come: there is no lock file yet, or the file
+    /// system is mounted for reading only.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Locked`] if the log is open for writing.
+    pub(crate) fn keep_writers_out(
+        fs: &dyn FileSystem,
+        dir: &Path,
+    ) -> Result<Option<Box<dyn LockGuard>>, Error> {
+        let names = match fs.list(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            names => names?,
+        };
+        if !names.iter().any(|name| name == LOCK_FILE) {
+            return Ok(None);
+        }
+        match lock(fs, dir) {
+            Err(Error::Io(error)) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(None),
+            locked => locked.map(Some),
+        }
     }
 
     /// The directory of a log that is opened for reading only: nothing is changed.
@@ -227,6 +247,14 @@ impl LogDirectory {
     fn recycled_path(&self, recycled_number: u64) -> PathBuf {
         self.path.join(format!("{RECYCLED_PREFIX}{}", name(recycled_number)))
     }
+}
+
+/// Takes the lock of the log's writer.
+fn lock(fs: &dyn FileSystem, dir: &Path) -> Result<Box<dyn LockGuard>, Error> {
+    fs.lock(&dir.join(LOCK_FILE)).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => Error::Locked { dir: dir.to_owned() },
+        _ => error.into(),
+    })
 }
 
 /// Gives the file its length, with allocated blocks behind all of it. Returns the part that was

@@ -115,7 +115,8 @@ pub enum DumpRecord<'a> {
 ///
 /// # Errors
 ///
-/// [`Error::NoLog`]; [`Error::Io`].
+/// [`Error::NoLog`]; [`Error::NoGroup`] if no whole record of the log is of the group that alone is
+/// asked for; [`Error::Io`].
 pub fn dump(
     fs: Arc<dyn FileSystem>,
     dir: &Path,
@@ -123,25 +124,31 @@ pub fn dump(
     take: &mut dyn FnMut(DumpLine<'_>) -> ControlFlow<()>,
 ) -> Result<(), Error> {
     let directory = LogDirectory::read_only(fs, dir, Config::default())?;
-    let mut bytes = Vec::new();
+    let (mut bytes, mut is_group_met) = (Vec::new(), false);
     for number in directory.list()?.segments {
         let file = directory.open_file(number, OpenMode::Read)?;
         inspect::read_file(&*file, &mut bytes)?;
-        let mut dump = Dumper { segment: number, options, take };
+        let is_group_met = &mut is_group_met;
+        let mut dump = Dumper { segment: number, options, is_group_met, take };
         let flow = match inspect::header_of(number, &bytes) {
             Ok(header) => dump.segment(header, &bytes),
             Err(what) => dump.emit(0, 0, DumpRecord::Damaged { bytes: bytes.len() as u64, what }),
         };
         if flow.is_break() {
-            break;
+            return Ok(());
         }
     }
-    Ok(())
+    match options.group.filter(|_| !is_group_met) {
+        Some(group) => Err(Error::NoGroup { group }),
+        None => Ok(()),
+    }
 }
 
 struct Dumper<'t> {
     segment: u64,
     options: DumpOptions,
+    /// Whether a record of the group was met that alone is asked for.
+    is_group_met: &'t mut bool,
     take: &'t mut dyn FnMut(DumpLine<'_>) -> ControlFlow<()>,
 }
 
@@ -233,6 +240,7 @@ impl Dumper<'_> {
         if !is_wanted {
             return ControlFlow::Continue(());
         }
+        *self.is_group_met |= record.group().is_some();
         (self.take)(DumpLine { segment: self.segment, offset: offset as u64, lsn, record })
     }
 }

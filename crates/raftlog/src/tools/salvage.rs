@@ -42,22 +42,24 @@ const BATCH_BYTES: u64 = 1 << 20;
 const RANGES_MAX: usize = 1000;
 
 /// Writes the whole part of the log in `dir` to a new log in `to`, which must be empty or missing.
-/// When this returns the new log is durable, closed, and opens. Nothing is changed in `dir`, and it
-/// should not be written meanwhile. `on_progress` is called now and then.
+/// When this returns the new log is durable, closed, and opens. Nothing is changed in `dir`, and no
+/// writer can open it meanwhile. `on_progress` is called now and then.
 ///
 /// A group is kept with its keys and its entries, the latter from the last hole on. The deletion of
 /// a key, or the removal of a group, that was in a lost batch did not take place.
 ///
 /// # Errors
 ///
-/// [`Error::NoLog`]; [`Error::Invalid`] if `to` is not empty; [`Error::Io`], and those of a write
-/// to the new log, which is then of no use.
+/// [`Error::Locked`] if the log is open for writing: what it writes meanwhile would be taken for
+/// damage, and then be missing; [`Error::NoLog`]; [`Error::Invalid`] if `to` is not empty;
+/// [`Error::Io`], and those of a write to the new log, which is then of no use.
 pub fn salvage(
     fs: Arc<dyn FileSystem>,
     dir: &Path,
     to: &Path,
     on_progress: &mut dyn FnMut(ToolProgress),
 ) -> Result<SalvageReport, Error> {
+    let _writers_out = LogDirectory::keep_writers_out(&*fs, dir)?;
     copy_whole(fs.clone(), dir, fs, to, Config::default(), on_progress)
 }
 

@@ -1,6 +1,7 @@
 //! The outcome of a proposal, the same on every replica.
 
 use bytes::Bytes;
+use flotilla_base::redact::LogKey;
 use flotilla_region::{Descriptor, MembershipError, SplitError};
 
 /// The outcome of a proposal.
@@ -41,7 +42,7 @@ pub enum ApplyReject {
     #[error(transparent)]
     InvalidMembership(MembershipError),
     /// A key lies outside of the region, though the claim that admitted it said otherwise.
-    #[error("key {key:?} is not in the region")]
+    #[error("key {} is not in the region", LogKey(key))]
     KeyNotInRegion {
         /// The first such key.
         key: Bytes,

@@ -7,6 +7,7 @@
 use std::ops::Bound;
 
 use bytes::Bytes;
+use flotilla_base::redact::LogKey;
 use flotilla_kv::raw::{RawCommand, RawOp};
 use flotilla_pagestore::{KEY_BYTES_MAX, TreeMut, VALUE_BYTES_MAX, WriteTxn};
 use flotilla_region::Descriptor;
@@ -232,8 +233,8 @@ impl<'a, 'txn> RegionRows<'a, 'txn> {
         let mut rows = self.rows()?;
         for key in &expired {
             if !rows.delete(key)? {
-                let key = key.escape_ascii();
-                return Err(Error::Corrupt(format!("region {region}: \"{key}\" has a time only")));
+                let key = LogKey(key);
+                return Err(Error::Corrupt(format!("region {region}: {key} has a time only")));
             }
         }
         Ok(expired.len() as u64)

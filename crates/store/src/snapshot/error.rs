@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use flotilla_base::fields::Malformed;
+use flotilla_base::redact::LogKey;
 use flotilla_region::StageId;
 
 use super::end::SnapshotEnd;
@@ -49,13 +50,13 @@ pub enum StageError {
         bytes: u64,
     },
     /// The keys do not rise.
-    #[error("key {key:?} is not above the one before it")]
+    #[error("key {} is not above the one before it", LogKey(key))]
     KeyOrder {
         /// The key.
         key: Bytes,
     },
     /// A key is beyond the region's range.
-    #[error("key {key:?} is not in the region")]
+    #[error("key {} is not in the region", LogKey(key))]
     KeyNotInRegion {
         /// The key.
         key: Bytes,

@@ -11,6 +11,7 @@ use flotilla_store::{
 };
 use parking_lot::{Condvar, Mutex};
 
+use super::checkpoint_log::CheckpointLog;
 use crate::driver::latencies::Latencies;
 use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
@@ -49,6 +50,8 @@ struct SignalState {
     checkpoints: u64,
     /// The rate at which applying may go on.
     pacer: Pacer,
+    /// How long applying was held back since that was asked last.
+    throttled: Duration,
 }
 
 impl CheckpointSignal {
@@ -110,15 +113,18 @@ impl CheckpointSignal {
     /// If the disk is full it waits until there is room: writes of clients queue up in the
     /// meantime, and are rejected when the queue is full.
     pub(crate) fn throttle(&self, limits: DirtyLimits, dirty_bytes: impl Fn() -> u64) {
-        let mut asked = None;
+        let (mut asked, mut held_since) = (None, None);
         let mut state = self.state.lock();
         while !state.stopped {
             let (dirty, now) = (dirty_bytes(), self.start.elapsed());
             let left = state.pacer.left(limits, dirty, now);
             if left == Some(Duration::ZERO) {
                 state.pacer.begin(dirty, now);
+                let held = held_since.map(|since: Duration| now.saturating_sub(since));
+                state.throttled += held.unwrap_or_default();
                 return;
             }
+            held_since = held_since.or(Some(now));
             // Once for each checkpoint: one that a full disk refused is retried in its time.
             if left.is_none() && asked != Some(state.checkpoints) {
                 asked = Some(state.checkpoints);
@@ -133,6 +139,11 @@ impl CheckpointSignal {
     pub(crate) fn stop(&self) {
         self.state.lock().stopped = true;
         self.wake.notify_all();
+    }
+
+    /// How long applying was held back since this was asked last.
+    fn take_throttled(&self) -> Duration {
+        std::mem::take(&mut self.state.lock().throttled)
     }
 
     fn is_stopped(&self) -> bool {
@@ -166,8 +177,22 @@ pub(crate) struct Checkpointer {
 impl Checkpointer {
     /// Runs until it is stopped, a checkpoint fails or a page is found corrupt.
     pub(crate) fn run(self) {
+        let mut log = CheckpointLog::new(Instant::now());
+        self.run_until_stopped(&mut log);
+        self.tell(&mut log, true);
+    }
+
+    /// Logs what a line is due about.
+    fn tell(&self, log: &mut CheckpointLog, is_end: bool) {
+        if let Some(tally) = log.take(Instant::now(), is_end) {
+            tally.log(self.signal.take_throttled());
+        }
+    }
+
+    fn run_until_stopped(&self, log: &mut CheckpointLog) {
         while !self.signal.is_stopped() {
-            let Err(error) = self.step() else { continue };
+            self.tell(log, false);
+            let Err(error) = self.step(log) else { continue };
             // Nothing was written, and nothing is lost: the log has everything. The pages stay in
             // memory until there is room.
             if matches!(error, Error::Pages(PagesError::NoSpace)) {
@@ -183,17 +208,17 @@ impl Checkpointer {
     }
 
     /// One action, or a wait for the next.
-    fn step(&self) -> Result<(), Error> {
+    fn step(&self, log: &mut CheckpointLog) -> Result<(), Error> {
         let (dirty_bytes, began) = (self.store.dirty_bytes(), Instant::now());
         if self.signal.take_demand() {
             let durable = self.store.checkpoint()?;
-            self.note_checkpoint(dirty_bytes, began.elapsed());
-            return self.complete(durable);
+            self.note_checkpoint(dirty_bytes, began.elapsed(), log);
+            return self.complete(durable, log);
         }
         match self.store.maintain(self.signal.start.elapsed())? {
             StoreMaintenance::Checkpointed(durable) => {
-                self.note_checkpoint(dirty_bytes, began.elapsed());
-                self.complete(durable)?;
+                self.note_checkpoint(dirty_bytes, began.elapsed(), log);
+                self.complete(durable, log)?;
             }
             // Nothing waits for this action: the rest leaves the disk to writers.
             StoreMaintenance::SpaceReturned => {
@@ -212,14 +237,16 @@ impl Checkpointer {
     }
 
     /// A checkpoint was made, which has written `bytes` in `took`.
-    fn note_checkpoint(&self, bytes: u64, took: Duration) {
+    fn note_checkpoint(&self, bytes: u64, took: Duration, log: &mut CheckpointLog) {
+        tracing::debug!(bytes, ms = took.as_millis(), "a checkpoint was made");
+        log.note(bytes, took);
         self.signal.checkpointed(bytes, took);
         self.latencies.checkpoint.observe(took);
     }
 
     /// Notifies the shards of a checkpoint, and purges what earlier ones have made superfluous: the
     /// shards answer this checkpoint with compactions, which are written before the next.
-    fn complete(&self, durable: CheckpointReport) -> Result<(), Error> {
+    fn complete(&self, durable: CheckpointReport, log: &mut CheckpointLog) -> Result<(), Error> {
         self.mailboxes.complete_all(durable.replicas.into_iter().map(|replica| {
             let CheckpointedReplica { region, applied, installed } = replica;
             Event::Checkpointed { region, applied, installed }
@@ -230,6 +257,7 @@ impl Checkpointer {
         let purged = self.store.purge_log()?;
         if purged.segments > 0 {
             tracing::debug!(segments = purged.segments, bytes = purged.bytes, "log purged");
+            log.note_purge(purged.segments, purged.bytes);
         }
         Ok(())
     }

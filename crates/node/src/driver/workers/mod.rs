@@ -11,6 +11,7 @@
 //!   needs.
 
 pub(crate) mod applier;
+mod checkpoint_log;
 pub(crate) mod checkpointer;
 mod commit_delay;
 pub(crate) mod log_reader;
