@@ -25,5 +25,5 @@ pub use resolved::ResolvedConfig;
 pub use snapshot::SnapshotConfig;
 pub use split::SplitConfig;
 pub(crate) use split_keys::read_first_borders;
-pub use split_keys::{KEY_ESCAPES, read_split_keys, unescape_key};
+pub use split_keys::{KEY_ESCAPES, escape_key, read_split_keys, unescape_key};
 pub use storage::{PagesReadMode, ScrubConfig, StorageConfig};
