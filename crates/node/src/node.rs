@@ -45,6 +45,7 @@ use crate::start::{OpenedStore, StartError, bind, check_given, open_directory, o
 use crate::status::health::{HealthWatch, tell_clients};
 use crate::status::http as status_http;
 use crate::status::metrics::NodeStatsReader;
+use crate::status::page::{self as status_page, PageState};
 use crate::status::reader::StatusReader;
 use crate::status::server::StatusServer;
 use crate::status::tikv_http;
@@ -217,7 +218,8 @@ impl Node {
         streams.spawn(expiry_sweeper::run(router.clone(), limits.expiry_sweep()));
         let placement = place(&resolved, &membership, &router, &connections);
         let watch = HealthWatch { membership, connections, router, clock };
-        let (health, services) = services(&resolved, &watch, &context, counters, &placement);
+        let parts = (&watch, &context, counters, &placement);
+        let (health, services) = services(&resolved, parts, &mut streams);
         let HealthWatch { membership, router, .. } = watch.clone();
         tell_clients(&health, ServingStatus::Serving).await;
         streams.spawn(watch.run(health.clone()));
@@ -445,11 +447,10 @@ fn place(
 /// Everything that the node serves, on one port.
 fn services(
     resolved: &ResolvedConfig,
-    watch: &HealthWatch,
-    context: &NodeContext,
-    counters: Arc<TransportCounters>,
-    placement: &PlacementDriver,
+    parts: (&HealthWatch, &NodeContext, Arc<TransportCounters>, &PlacementDriver),
+    tasks: &mut JoinSet<()>,
 ) -> (HealthReporter, GrpcRoutes) {
+    let (watch, context, counters, placement) = parts;
     let HealthWatch { membership, router, connections, .. } = watch;
     let snapshot_rate = ByteRate::new(resolved.config.snapshot, context.served_count());
     let receiver = FrameReceiver::new(
@@ -505,6 +506,9 @@ fn services(
         .add_service(reflection().build_v1alpha().expect(made))
         .prepare();
     let tikv = tikv_http::routes(resolved, membership.settings());
+    let (page, sampler) = PageState::new(reader.clone(), placement.cluster_regions());
+    tasks.spawn(sampler.run());
     let plain = placement.http_routes().merge(tikv).merge(status_http::routes(reader));
+    let plain = plain.merge(status_page::routes(page));
     (health, routes.into_axum_router().fallback(refuse).merge(plain).into())
 }
