@@ -43,6 +43,7 @@ pub struct TreeSize {
 /// The segments of a log, and the holders of the oldest one.
 pub(crate) fn log_segments(log: &LogEngine) -> Result<LogSegments, Error> {
     let segments = log.segments()?;
+    debug_assert!(segments.is_sorted_by_key(|segment| segment.number), "{segments:?}");
     let holders = log.blocking_groups().into_iter().map(|holder| SegmentHolder {
         replica: (holder.group != STORE_GROUP).then_some(PeerId(holder.group)),
         bytes: holder.bytes,
@@ -57,6 +58,7 @@ pub(crate) fn tree_sizes(pages: &PageStore) -> Result<Vec<TreeSize>, Error> {
     let mut sizes = Vec::new();
     for name in view.tree_names()? {
         if let Some(tree) = view.tree(&name)? {
+            debug_assert!(tree.is_empty() || tree.file_bytes() > 0, "tree {name} has no pages");
             sizes.push(TreeSize { keys: tree.len(), bytes: tree.file_bytes(), name });
         }
     }

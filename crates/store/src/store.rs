@@ -450,8 +450,8 @@ impl Store {
         log_purge::purge(&self.log)
     }
 
-    /// The segments of the log, and the replicas that hold the oldest one. Waits for the write of the
-    /// log that is under way, and looks at the log of every replica: on a thread that may block.
+    /// The segments of the log, and the replicas that hold the oldest one. Waits for the write of
+    /// the log that is under way, and looks at the log of every replica: on a thread that may block.
     ///
     /// # Errors
     ///

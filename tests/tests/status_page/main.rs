@@ -19,6 +19,7 @@ use http::{PATIENCE, ask, document, eventually, metric};
 
 const STORES: usize = 3;
 const REGIONS: u64 = 16;
+const VALUE_BYTES: u64 = 16 << 10;
 /// A key that looks like markup and has bytes of all kinds.
 const STRANGE_KEY: &[u8] = b"k<b>\\\x00\xff&\"'";
 
@@ -155,23 +156,26 @@ async fn every_store_tells_of_all_stores_and_of_all_regions_in_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn load_log_and_page_file_are_told_as_the_metrics_have_them() {
     const PUTS: u32 = 400;
-    let cluster = Cluster::start().await;
-    let endpoints = cluster.endpoints();
+    let mut cluster = Cluster::start().await;
+    // The others keep their logs for a store that is away, so no segment is purged.
+    cluster.playground.abandon(2).await;
+    let endpoints = &cluster.endpoints()[..2];
+    let mut random = fastrand::Rng::with_seed(1);
     for n in 0..PUTS {
-        // Several segments of the log, and long values.
-        cluster.client.put(format!("k{n}"), vec![n as u8; 16 << 10]).await.unwrap();
+        // Bytes that no compression makes fewer of: several segments, and long values.
+        let value: Vec<u8> = (0..VALUE_BYTES).map(|_| random.u8(..)).collect();
+        cluster.client.put(format!("k{n}"), value).await.unwrap();
         assert!(cluster.client.get(format!("k{n}")).await.unwrap().is_some());
     }
     let mut writes = 0.0;
-    for addr in &endpoints {
+    for addr in endpoints {
         let counted = metric(addr, "flotilla_requests_writes_acknowledged_total").await;
         let history = eventually("the history has all writes", async || {
             let history = document(addr, "/status/history").await;
             let rates = history["rates"]["writes"].as_array()?;
             let sum: f64 = rates.iter().map(|rate| rate.as_f64().unwrap()).sum();
-            // Samples are a second apart, but for a machine that has much to do; the first reading
-            // may have come behind the first writes.
-            (sum > counted * 0.5).then_some((history, sum))
+            // Samples are a second apart, and further on a machine that has much to do.
+            (sum >= counted * 0.5).then_some((history, sum))
         })
         .await;
         writes += history.1;
@@ -222,7 +226,8 @@ async fn check_log(addr: &str) {
     assert!(segments.iter().all(|it| live(it) <= it["bytes"].as_u64().unwrap()), "{log}");
     assert_eq!(segments.iter().map(live).sum::<u64>(), log["live_bytes"]);
     let holders = log["holders"].as_array().unwrap();
-    assert!(!holders.is_empty() && holders.len() as u64 <= log["holders_total"].as_u64().unwrap());
+    assert!(holders.iter().any(|holder| holder["has_entries"] == true), "{log}");
+    assert!(holders.len() as u64 <= log["holders_total"].as_u64().unwrap());
     let known: BTreeSet<_> = (1..=REGIONS + 1).collect();
     for holder in holders {
         let is_store = holder["peer"].is_null();
@@ -245,16 +250,18 @@ async fn check_pages(addr: &str, keys: u64) {
         };
         let (used, free) = (sum("used_bytes"), sum("free_bytes"));
         let is_whole = used + free + sum("pending_bytes") == pages["span_bytes"];
-        (is_whole && free == pages["free_bytes"]).then_some((pages, used))
+        let raw = pages["trees"].as_array()?.iter().find(|tree| tree["name"] == "raw")?.clone();
+        // A follower applies a moment later.
+        let is_applied = raw["keys"].as_u64()? >= keys;
+        let is_right = is_whole && is_applied && free == pages["free_bytes"];
+        is_right.then_some((pages, raw, used))
     })
     .await;
-    let (pages, used) = pages;
-    assert!(used > keys * (16 << 10), "{used} bytes are used, the values have more");
+    let (pages, raw, used) = pages;
     let trees = pages["trees"].as_array().unwrap();
-    let raw = trees.iter().find(|tree| tree["name"] == "raw").unwrap();
-    assert!(raw["keys"].as_u64() >= Some(keys), "{raw}");
     let in_trees: u64 = trees.iter().map(|tree| tree["bytes"].as_u64().unwrap()).sum();
-    assert!(raw["bytes"].as_u64() > Some(keys * (16 << 10)) && in_trees <= used, "{trees:?}");
+    assert!(raw["bytes"].as_u64() > Some(keys * VALUE_BYTES), "{raw}");
+    assert!(in_trees <= used, "{used} bytes are used: {trees:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

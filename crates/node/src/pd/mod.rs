@@ -11,7 +11,8 @@
 //! answers operators. `registration` changes the `registry_row`, and takes stores that join;
 //! `store_changes` drains stores and lets them leave. `keyspaces` serves the keyspaces of API
 //! V2, `stubs` are small services that clients expect of a PD. `http` is the part of PD's HTTP API
-//! that is read, and `cluster_regions` what the status page shows of it. `context` is their shared state, `placement_driver` puts them together.
+//! that is read, and `cluster_regions` are the regions for the status page. `context` is their
+//! shared state, `placement_driver` puts them together.
 
 mod cluster_regions;
 mod context;

@@ -4,7 +4,7 @@ use axum::Router;
 use axum::extract::Path;
 use axum::routing::get;
 
-use super::PageState;
+use super::state::PageState;
 use crate::net::answer::{self, Answer};
 
 const HTML: &str = "text/html; charset=utf-8";

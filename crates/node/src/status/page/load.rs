@@ -5,10 +5,10 @@ use axum::extract::{RawQuery, State};
 use axum::routing::get;
 use serde_json::{Map, Value, json};
 
-use super::PageState;
 use super::load_history::{HistoryPart, LoadSample, RATES, SAMPLES_MAX};
 use super::load_sampler::SAMPLE_INTERVAL;
 use super::query;
+use super::state::PageState;
 use crate::net::answer::{self, Answer};
 
 pub(super) fn routes() -> Router<PageState> {

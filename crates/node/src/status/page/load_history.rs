@@ -25,7 +25,7 @@ pub(super) struct LoadReading {
     pub(super) histograms: Vec<(String, HistogramReading)>,
 }
 
-/// What happened between two readings.
+/// The load between two readings.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LoadSample {
     /// By the second, as in [`RATES`].

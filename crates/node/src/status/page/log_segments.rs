@@ -10,7 +10,7 @@ use flotilla_store::{LogSegments, SegmentHolder, SegmentState};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::PageState;
+use super::state::PageState;
 use crate::net::answer::{self, Answer};
 use crate::status::http::ANSWER_TIMEOUT;
 use crate::status::reader::StatusReader;

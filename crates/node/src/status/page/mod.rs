@@ -1,10 +1,11 @@
 //! The status page: one HTML page about the cluster and this store, and the documents that it shows
 //! (decision 48, `docs/decisions/0048-a-status-page-on-every-store.md`).
 //!
-//! `assets` are the page's files. `stores` and `regions` tell of the cluster, for which `store_relay`
-//! asks other stores; `load`, `log_segments` and `page_file` tell of this store. `load_history` and
-//! `link_times` keep what `load_sampler` reads each second; `cached_document` keeps an answer for a
-//! moment, so that many viewers cost as much as one. `query` reads the numbers of a URL.
+//! `assets` are the page's files. `stores` and `regions` tell of the cluster, for which
+//! `store_relay` asks other stores; `load`, `log_segments` and `page_file` tell of this store.
+//! `load_history` and `link_times` keep what `load_sampler` reads each second; `cached_document`
+//! keeps an answer for a moment, so that many viewers cost as much as one. `query` reads the numbers
+//! of a URL, and `state` puts all that together.
 
 mod assets;
 mod cached_document;
@@ -16,11 +17,9 @@ mod log_segments;
 mod page_file;
 mod query;
 mod regions;
+mod state;
 mod store_relay;
 mod stores;
-
-use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY};
@@ -28,47 +27,13 @@ use axum::http::header::{HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use axum::middleware::map_response;
 use axum::response::Response;
 
-use super::reader::StatusReader;
-use crate::pd::ClusterRegions;
-use cached_document::CachedDocument;
-use link_times::LinkTimes;
-pub(crate) use load_history::LoadHistory;
-pub(crate) use load_sampler::LoadSampler;
-use store_relay::StoreRelay;
+pub(crate) use state::PageState;
 
 /// The page may load files and documents of the store that it is from, and nothing else: no other
 /// site, no inline script or style, no frame around it.
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
                               connect-src 'self'; img-src 'self'; base-uri 'none'; \
                               form-action 'none'; frame-ancestors 'none'";
-
-/// How old an answer about other stores, or one that is costly, may be.
-const DOCUMENT_AGE_MAX: Duration = Duration::from_secs(1);
-
-/// Everything that the page shows is read from here. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct PageState {
-    reader: StatusReader,
-    regions: ClusterRegions,
-    history: Arc<LoadHistory>,
-    links: Arc<LinkTimes>,
-    relay: Arc<StoreRelay>,
-    stores: CachedDocument,
-    log: CachedDocument,
-    pages: CachedDocument,
-}
-
-impl PageState {
-    /// Nothing is sampled yet: that is done by the returned sampler.
-    pub(crate) fn new(reader: StatusReader, regions: ClusterRegions) -> (Self, LoadSampler) {
-        let (history, links) = (Arc::<LoadHistory>::default(), Arc::<LinkTimes>::default());
-        let sampler = LoadSampler::new(&reader, Arc::clone(&history), Arc::clone(&links));
-        let documents = [(); 3].map(|()| CachedDocument::new(DOCUMENT_AGE_MAX));
-        let [stores, log, pages] = documents;
-        let relay = Arc::default();
-        (Self { reader, regions, history, links, relay, stores, log, pages }, sampler)
-    }
-}
 
 /// The routes.
 pub(crate) fn routes(state: PageState) -> Router {

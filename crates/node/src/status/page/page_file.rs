@@ -7,7 +7,7 @@ use flotilla_store::{SpaceCell, Store, StoreSpaceMap};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::PageState;
+use super::state::PageState;
 use crate::net::answer::{self, Answer};
 use crate::status::http::ANSWER_TIMEOUT;
 

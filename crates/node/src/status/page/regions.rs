@@ -1,5 +1,5 @@
-//! `/status/regions`: the regions of the clients' keys with their leaders, as the leader of placement
-//! knows them, or as far as this store does.
+//! `/status/regions`: the regions of the clients' keys with their leaders, as the leader of
+//! placement knows them, or as far as this store does.
 
 use axum::Router;
 use axum::extract::{RawQuery, State};
@@ -7,7 +7,8 @@ use axum::routing::get;
 use flotilla_placement::{LeaderStatus, ReplicaInfo, ReplicaRole};
 use serde_json::{Value, json};
 
-use super::{PageState, query};
+use super::query;
+use super::state::PageState;
 use crate::config::escape_key;
 use crate::net::answer::{self, Answer};
 use crate::pd::{NoSuchRegion, RegionPage, RegionView};

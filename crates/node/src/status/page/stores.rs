@@ -1,5 +1,5 @@
-//! `/status/store` and `/status/stores`: this store in short, and all stores of the cluster, each as
-//! the registry has it and as it describes itself.
+//! `/status/store` and `/status/stores`: this store in short, and all stores of the cluster, each
+//! as the registry has it and as it describes itself.
 
 use std::time::Instant;
 
@@ -10,8 +10,8 @@ use flotilla_identity::StoreRecord;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::PageState;
 use super::load::newest_to_json;
+use super::state::PageState;
 use crate::driver::split_pace::SplitInFlight;
 use crate::membership::KnownStore;
 use crate::net::answer::{self, Answer};

@@ -6,6 +6,10 @@ const CHART_HEIGHT = 150;
 const LEFT = 54;
 const BOTTOM = 18;
 
+// Spans that a chart may show, and between two of their marks: seconds. A store that has just been
+// started would fill no more than an edge of ten minutes.
+const SPANS = [[60, 15], [180, 60], [600, 120]];
+
 let history = null;
 let quantile = "p99_us";
 
@@ -61,8 +65,8 @@ function drawChart(chart) {
   const canvas = byId(chart.id);
   const { context, width, height } = fitted(canvas, CHART_HEIGHT);
   const [grid, faint] = ["--grid", "--faint"].map(themed);
-  const samples = history.samples_max;
-  const series = chart.lines.map(valuesOf);
+  const [samples, step] = span();
+  const series = chart.lines.map((it) => valuesOf(it).slice(-samples));
   const scale = chart.isLog ? logScale(series) : linearScale(series, chart);
   const plot = { left: LEFT, right: width - 2, top: 6, bottom: height - BOTTOM };
   const x = (at, length) => plot.right - ((length - 1 - at) / (samples - 1)) * (plot.right - plot.left);
@@ -81,7 +85,7 @@ function drawChart(chart) {
     context.fillStyle = faint;
     context.fillText(scale.format(tick), plot.left - 7, at);
   }
-  drawMinutes(context, plot, height, samples);
+  drawTimes(context, plot, height, samples, step);
   series.forEach((values, place) => {
     context.strokeStyle = colour(place);
     context.lineWidth = series.length > 3 ? 1.2 : 1.6;
@@ -107,14 +111,22 @@ function drawChart(chart) {
   showChartLegend(canvas, chart, series);
 }
 
-function drawMinutes(context, plot, height, samples) {
-  const minutes = (samples * history.interval_ms) / 60000;
-  context.textAlign = "center";
-  for (let minute = 0; minute <= minutes; minute += 2) {
-    const at = plot.right - (minute / minutes) * (plot.right - plot.left);
-    const words = minute === 0 ? "now" : minute === minutes ? `−${minute} min` : `−${minute}`;
-    context.textAlign = minute === 0 ? "right" : minute === minutes ? "left" : "center";
-    context.fillText(words, at, height - 6);
+/// Samples that the charts show, and between two marks.
+function span() {
+  const seconds = (valuesOf({ path: ["rates", "writes"] }).length * history.interval_ms) / 1000;
+  const [shown, step] = SPANS.find(([most]) => seconds <= most) ?? SPANS.at(-1);
+  return [shown, step].map((it) => Math.round((it * 1000) / history.interval_ms));
+}
+
+function drawTimes(context, plot, height, samples, step) {
+  const seconds = (at) => (at * history.interval_ms) / 1000;
+  const isMinutes = seconds(samples) > 60;
+  const [unit, words] = isMinutes ? [60, "min"] : [1, "s"];
+  for (let at = 0; at <= samples; at += step) {
+    const x = plot.right - (at / samples) * (plot.right - plot.left);
+    const number = `−${seconds(at) / unit}`;
+    context.textAlign = at === 0 ? "right" : at === samples ? "left" : "center";
+    context.fillText(at === 0 ? "now" : at === samples ? `${number} ${words}` : number, x, height - 6);
   }
 }
 
@@ -169,9 +181,10 @@ for (const chart of CHARTS) {
   tipFor(byId(chart.id), (x) => {
     if (!history || !chart.plot) return "";
     const { left, right } = chart.plot;
+    const [samples] = span();
     const before = chart.cursor;
     const isInside = x >= left && x <= right;
-    chart.cursor = isInside ? Math.round(((right - x) / (right - left)) * (history.samples_max - 1)) : null;
+    chart.cursor = isInside ? Math.round(((right - x) / (right - left)) * (samples - 1)) : null;
     if (chart.cursor !== before) drawChart(chart);
     if (!isInside) return "";
     const lines = chart.lines.map((it) => `${it.words}: ${it.format(valuesOf(it).at(-1 - chart.cursor))}`);

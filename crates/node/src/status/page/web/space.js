@@ -25,7 +25,8 @@ export function showLog(document_) {
   log = document_;
   const dead = log.bytes - log.live_bytes;
   setLine(byId("log-line"), [[plural(log.segments_total, "segment")], " with ", [bytes(log.bytes)],
-    ": ", [bytes(log.live_bytes)], " are live, ", [bytes(dead)], " can go once they are oldest."]);
+    ": ", [bytes(log.live_bytes)], " are live, ", [bytes(dead)],
+    " dead, or room that is not written yet. Segments go oldest first."]);
   showHolders();
   redrawSegments();
 }

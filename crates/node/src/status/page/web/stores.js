@@ -90,7 +90,7 @@ function stateCell(store, isGone) {
   if (isGone) return ["dim", state];
   if (!status) return ["bad", state === "up" ? "no answer" : `${state}, no answer`];
   const lacking = status.replicas_without_leader;
-  if (lacking > 0) return ["bad", `${state}, ${lacking} of ${status.replicas} without leader`];
+  if (lacking > 0) return ["bad", `${state}, ${count(lacking)} without leader`];
   return [state === "up" ? "good" : "warn", state];
 }
 
