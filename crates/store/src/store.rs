@@ -451,7 +451,8 @@ impl Store {
     }
 
     /// The segments of the log, and the replicas that hold the oldest one. Waits for the write of
-    /// the log that is under way, and looks at the log of every replica: on a thread that may block.
+    /// the log that is under way, and looks at the log of every replica, so it is called on a
+    /// thread that may block.
     ///
     /// # Errors
     ///

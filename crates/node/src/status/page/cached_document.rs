@@ -10,9 +10,12 @@ use tokio::sync::Mutex;
 /// so that a disk or a store that hangs is asked once, however many ask. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct CachedDocument {
-    kept: Arc<Mutex<Option<(Instant, Arc<Value>)>>>,
+    kept: Arc<Mutex<Option<KeptDocument>>>,
     age_max: Duration,
 }
+
+/// When a document was made, and the document.
+type KeptDocument = (Instant, Arc<Value>);
 
 impl CachedDocument {
     pub(super) fn new(age_max: Duration) -> Self {

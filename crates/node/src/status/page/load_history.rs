@@ -80,6 +80,12 @@ impl LoadHistory {
         ring.last = Some(reading);
     }
 
+    /// The newest sample, if there is one.
+    pub(super) fn newest(&self) -> HistoryPart {
+        let from = self.ring.lock().next.saturating_sub(1);
+        self.part(from)
+    }
+
     /// The samples from number `from` on, as far as they are kept.
     pub(super) fn part(&self, from: u64) -> HistoryPart {
         let ring = self.ring.lock();
@@ -155,6 +161,7 @@ mod tests {
         let (all, newest) = (history.part(0), history.part(SAMPLES_MAX as u64 + 3));
         assert_eq!((all.first, all.samples.len()), (5, SAMPLES_MAX));
         assert_eq!((newest.first, newest.samples.len()), (SAMPLES_MAX as u64 + 3, 2));
+        assert_eq!(history.newest().samples, newest.samples[1..]);
         let none = history.part(u64::MAX);
         assert_eq!((none.first, none.samples.len()), (SAMPLES_MAX as u64 + 5, 0));
     }

@@ -4,8 +4,8 @@
 //! `assets` are the page's files. `stores` and `regions` tell of the cluster, for which
 //! `store_relay` asks other stores; `load`, `log_segments` and `page_file` tell of this store.
 //! `load_history` and `link_times` keep what `load_sampler` reads each second; `cached_document`
-//! keeps an answer for a moment, so that many viewers cost as much as one. `query` reads the numbers
-//! of a URL, and `state` puts all that together.
+//! keeps an answer for a moment, so that many viewers cost as much as one. `query` reads the
+//! numbers of a URL, and `state` puts all that together.
 
 mod assets;
 mod cached_document;

@@ -56,7 +56,7 @@ fn own_to_json(state: &PageState) -> Value {
         "stores_connected": facts.stores_connected,
         "stores_known": facts.stores_known,
         "disk": disk,
-        "load": newest_to_json(&state.history.part(0)),
+        "load": newest_to_json(&state.history.newest()),
         "work_total": work.len(),
         "work": work.into_iter().take(WORK_MAX).collect::<Vec<_>>(),
         "splits_waiting": reader.stats.context.queues.split_wishes.count(),
