@@ -27,6 +27,12 @@ pub struct HistogramReading {
     sum: Duration,
 }
 
+impl Default for HistogramReading {
+    fn default() -> Self {
+        Self { counts: [0; BOUNDED_BUCKETS + 1], sum: Duration::ZERO }
+    }
+}
+
 impl Default for LatencyHistogram {
     fn default() -> Self {
         Self { buckets: std::array::from_fn(|_| AtomicU64::new(0)), sum_ns: AtomicU64::new(0) }
@@ -63,6 +69,40 @@ impl HistogramReading {
     #[must_use]
     pub fn sum(&self) -> Duration {
         self.sum
+    }
+
+    /// The durations that were observed after `earlier`, an earlier reading of the same histogram.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let counts = self.counts.iter().zip(&earlier.counts);
+        // Saturating: an earlier reading of another histogram makes no sense, and no panic either.
+        let mut counts = counts.map(|(now, before)| now.saturating_sub(*before));
+        Self {
+            counts: std::array::from_fn(|_| counts.next().unwrap_or_default()),
+            sum: self.sum.saturating_sub(earlier.sum),
+        }
+    }
+
+    /// The duration that a part `share` of all, between 0 and 1, does not exceed; `None` without
+    /// any. Durations count as evenly spread over their bucket, as Prometheus has it, and those
+    /// beyond the last bound as that.
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> Option<Duration> {
+        let count = self.count();
+        if count == 0 {
+            return None;
+        }
+        let rank = share.clamp(0.0, 1.0) * count as f64;
+        let (mut low, mut below) = (Duration::ZERO, 0);
+        for (at, count) in self.counts.iter().take(BOUNDED_BUCKETS).enumerate() {
+            let high = bound(at);
+            if *count > 0 && (below + count) as f64 >= rank {
+                let part = (rank - below as f64).max(0.0) / *count as f64;
+                return Some(low + (high - low).mul_f64(part));
+            }
+            (low, below) = (high, below + count);
+        }
+        Some(low)
     }
 
     /// The upper bound of each bucket that has one, and how many durations are not above it.
@@ -130,5 +170,28 @@ mod tests {
         };
         assert_eq!([below(1), below(2), below(4)], [Some(0), Some(2), Some(3)]);
         assert_eq!(buckets.last().map(|(_, count)| *count), Some(3), "a minute has no bound");
+    }
+
+    #[test]
+    fn a_quantile_lies_in_its_bucket_and_a_difference_has_what_came_between() {
+        let histogram = LatencyHistogram::default();
+        assert_eq!(histogram.read().quantile(0.5), None);
+        histogram.observe(Duration::from_secs(1));
+        let before = histogram.read();
+        for ms in 1..=100 {
+            histogram.observe(Duration::from_millis(ms));
+        }
+        let reading = histogram.read().since(&before);
+        assert_eq!((reading.count(), reading.sum()), (100, Duration::from_millis(5050)));
+        for (share, ms) in [(0.01, 1), (0.5, 50), (0.99, 99), (1.0, 100)] {
+            let quantile = reading.quantile(share).unwrap();
+            let exact = Duration::from_millis(ms);
+            let is_near = quantile > exact.mul_f64(0.66) && quantile < exact.mul_f64(1.5);
+            assert!(is_near, "{share}: {quantile:?}, is {exact:?}");
+        }
+        assert_eq!(before.since(&histogram.read()), HistogramReading::default());
+        let slow = LatencyHistogram::default();
+        slow.observe(Duration::from_secs(60));
+        assert_eq!(slow.read().quantile(0.5), Some(bound(BOUNDED_BUCKETS - 1)));
     }
 }

@@ -8,8 +8,8 @@
 //! Code map, from the top; a folder uses those below it and never one above:
 //!
 //! - `node`: assembles one node, starts it and ends it in order. Never decides anything itself.
-//! - `status/`: owns the counters, the answers to operators and the health log. Never changes
-//!   state.
+//! - `status/`: owns the counters, the answers to operators, the status page and the health log.
+//!   Never changes state.
 //! - `pd/`: owns the placement driver: the leader's term, region heartbeats, and PD's services.
 //!   Never writes but through the system region's log.
 //! - `service/rawkv/`: owns TiKV's RawKV protocol, its limits and its errors. Never reads the store
@@ -32,8 +32,8 @@
 //! - `data_access`, `leader_log`: two lines of the log: who else can read the store's data, and
 //!   which regions have another leader.
 //! - `border_codec`: the borders of regions on the wire of clients. Never used between stores.
-//! - `failure`, `clock`, `sched`, `drop_notify`: fail-stop, time, time slices of threads, and the
-//!   wait for the last holder of the store.
+//! - `failure`, `clock`, `sched`, `drop_notify`, `in_flight`: fail-stop, time, time slices of
+//!   threads, the wait for the last holder of the store, and work that operators see in flight.
 
 mod access;
 mod border_codec;
@@ -45,6 +45,7 @@ mod driver;
 mod drop_notify;
 mod expiry_sweeper;
 pub mod failure;
+mod in_flight;
 mod leader_log;
 mod membership;
 mod net;

@@ -50,6 +50,7 @@ use crate::start::{OpenedStore, StartError, bind, check_given, open_directory, o
 use crate::status::health::{HealthWatch, tell_clients};
 use crate::status::http as status_http;
 use crate::status::metrics::NodeStatsReader;
+use crate::status::page::{self as status_page, PageState};
 use crate::status::reader::StatusReader;
 use crate::status::server::StatusServer;
 use crate::status::tikv_http;
@@ -248,9 +249,15 @@ impl Node {
         streams.spawn(expiry_sweeper::run(router.clone(), limits.expiry_sweep()));
         let placement = place(&resolved, &membership, &router, &connections);
         let watch = HealthWatch { membership, connections, router, clock };
-        let rates = settings.snapshot_rates();
-        let (health, services) =
-            services(&resolved, &security, &watch, &context, counters, rates, &placement);
+        let parts = ServedParts {
+            security: &security,
+            watch: &watch,
+            context: &context,
+            counters,
+            rates: settings.snapshot_rates(),
+            placement: &placement,
+        };
+        let (health, services) = services(&resolved, parts, &mut streams);
         let HealthWatch { membership, router, .. } = watch.clone();
         tell_clients(&health, ServingStatus::Serving).await;
         streams.spawn(watch.run(health.clone()));
@@ -494,16 +501,23 @@ fn place(
     PlacementDriver::start(router.clone(), membership.clone(), connections.clone(), settings)
 }
 
+/// The parts of a node that its services need.
+struct ServedParts<'a> {
+    security: &'a NodeSecurity,
+    watch: &'a HealthWatch,
+    context: &'a NodeContext,
+    counters: Arc<TransportCounters>,
+    rates: SnapshotRates,
+    placement: &'a PlacementDriver,
+}
+
 /// Everything that the node serves, on one port.
 fn services(
     resolved: &ResolvedConfig,
-    security: &NodeSecurity,
-    watch: &HealthWatch,
-    context: &NodeContext,
-    counters: Arc<TransportCounters>,
-    rates: SnapshotRates,
-    placement: &PlacementDriver,
+    parts: ServedParts<'_>,
+    tasks: &mut JoinSet<()>,
 ) -> (HealthReporter, GrpcRoutes) {
+    let ServedParts { security, watch, context, counters, rates, placement } = parts;
     let HealthWatch { membership, router, connections, .. } = watch;
     let snapshot_rate = ByteRate::new(rates, context.served_count());
     let receiver = FrameReceiver::new(
@@ -560,7 +574,10 @@ fn services(
         .add_service(reflection().build_v1alpha().expect(made))
         .prepare();
     let tikv = tikv_http::routes(resolved, membership.settings());
+    let (page, sampler) = PageState::new(reader.clone(), placement.cluster_regions());
+    tasks.spawn(sampler.run());
     let plain = placement.http_routes().merge(tikv).merge(status_http::routes(reader));
+    let plain = plain.merge(status_page::routes(page));
     let routes = routes.into_axum_router().fallback(refuse).merge(plain);
     (health, access::guard(routes.into(), security))
 }

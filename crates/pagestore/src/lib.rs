@@ -80,6 +80,7 @@ pub use shared::maintenance_policy::{MaintenanceAction, MaintenanceOutcome};
 pub use shared::pacer::Pacer;
 pub use shared::scrub_progress::Scrub;
 pub use space::freelist::Freelist;
+pub use space::space_map::{SpaceCell, StoreSpaceMap};
 pub use stats::{ReadStats, SpillStats, Stats, TrimPunchStats};
 pub use store::{DurableState, PageStore};
 pub use tree::ingest::{BuiltTree, TreeBuilder};

@@ -32,6 +32,7 @@ use crate::shared::{LastCheckpoint, OldVersions, StoreShared};
 use crate::space::SpaceManager;
 use crate::space::alloc_groups::AllocGroups;
 use crate::space::holes::Holes;
+use crate::space::space_map::{self, StoreSpaceMap};
 use crate::stats::{ReadStats, SpillStats, Stats, TrimPunchStats};
 use crate::tree::ingest::TreeBuilder;
 use crate::txn::replay;
@@ -368,6 +369,17 @@ impl PageStore {
                 waiting_bytes: trim_punch::waiting_bytes(&self.shared, &space),
             },
         }
+    }
+
+    /// The use of each part of the file, in `count_max` cells of equal length at most, and 256 KiB
+    /// at least. For operators.
+    ///
+    /// Looks at two bits for each 4 KiB of the file, without reading it. The lock that writers take
+    /// for moments is taken once for each 127 MiB of the file, to copy 8 KiB; readers never wait.
+    /// So the parts of a large file are as of different moments, and their sums may differ from
+    /// [`PageStore::stats`].
+    pub fn space_map(&self, count_max: usize) -> StoreSpaceMap {
+        space_map::read(count_max, |look| look(&self.shared.space.lock()))
     }
 
     /// Moves about `budget_bytes` of pages and long values from the end of the file to free places

@@ -6,7 +6,7 @@ use crate::commit::commit_handle::Commit;
 use crate::commit::group_commit::GroupCommit;
 use crate::commit::maintenance::{self, LogMaintenance};
 use crate::error::Error;
-use crate::purge::purger::{PurgeReport, Purger};
+use crate::purge::purger::{self, BlockingGroup, PurgeReport, Purger};
 use crate::queue::write_queue::Durability;
 use crate::read::block_cache::BlockCache;
 use crate::read::group::Group;
@@ -222,6 +222,21 @@ impl LogEngine {
             }
         });
         Ok(all)
+    }
+
+    /// The groups with live records in the oldest segment, in order of their ids: they block the
+    /// purge, as [`PurgeReport::blocking_groups`] has them. None if that segment is the one being
+    /// written. Costs a look at every group.
+    #[must_use]
+    pub fn blocking_groups(&self) -> Vec<BlockingGroup> {
+        purger::blocking_groups(&self.group_commit, &self.segments)
+    }
+
+    /// Bytes of frames written since the log was opened: [`Stats::bytes_written`], without the cost
+    /// of the other figures.
+    #[must_use]
+    pub fn bytes_written(&self) -> u64 {
+        self.group_commit.counters.bytes_written.load(Ordering::Relaxed)
     }
 
     /// The error of the write or sync that poisoned the log, if one did: nothing can be written any

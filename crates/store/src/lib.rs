@@ -44,6 +44,7 @@ mod region_size;
 mod schema;
 mod snapshot;
 mod snapshot_read;
+mod space_view;
 mod stats;
 mod store;
 mod store_group;
@@ -61,15 +62,17 @@ pub use error::{Error, ReadError};
 pub use expired::{ExpiredPart, ExpiredRange};
 pub use flotilla_pagestore::{
     DirtyLimits, Error as PagesError, Options as PageOptions, Pacer, ReadMode as PageReadMode,
+    SpaceCell, StoreSpaceMap,
 };
 pub use flotilla_raftlog::{
     Commit, Config as LogConfig, Error as LogError, LogMaintenance, PurgeReport, Receipt,
-    RecoveryReport,
+    RecoveryReport, SegmentState, SegmentStats,
 };
 pub use maintenance::StoreMaintenance;
 pub use read_time::WATERMARK_AHEAD_MS;
 pub use recovery::RecoveredReplicas;
 pub use snapshot::{Installed, SnapshotChunk, SnapshotEnd, SnapshotReader, StageError, StageOffer};
 pub use snapshot_read::{RegionSnapshot, ScanRequest, ScanResult, StoreSnapshot};
+pub use space_view::{LogSegments, SegmentHolder, TreeSize};
 pub use stats::Stats;
 pub use store::Store;

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use flotilla_identity::{
     ClusterSettings, MemberId, PeerWrite, RunHistory, StoreIdentity, StoreRegistry,
 };
-use flotilla_pagestore::{DirtyLimits, MaintenanceAction, Options as PageOptions, PageStore};
+use flotilla_pagestore::{
+    DirtyLimits, MaintenanceAction, Options as PageOptions, PageStore, StoreSpaceMap,
+};
 use flotilla_raftlog::{Commit, LogMaintenance, PurgeReport, RecoveryReport};
 use flotilla_region::{
     ApplyTask, Compaction, Descriptor, EndTask, Envelope, Index, InstallTask, LogEntry, LogFetch,
@@ -29,6 +31,7 @@ use crate::snapshot::{
     self, Installed, SnapshotEnd, SnapshotReader, SnapshotStages, StageError, StageOffer,
 };
 use crate::snapshot_read::StoreSnapshot;
+use crate::space_view::{self, LogSegments, TreeSize};
 use crate::stats::{Stats, StoreCounters};
 use crate::store_log::StoreLog;
 use crate::{cluster_copies, digest, log_purge, log_reader, recovery, store_group};
@@ -445,6 +448,39 @@ impl Store {
     /// The log engine failed.
     pub fn purge_log(&self) -> Result<PurgeReport, Error> {
         log_purge::purge(&self.log)
+    }
+
+    /// The segments of the log, and the replicas that hold the oldest one. Waits for the write of
+    /// the log that is under way, and looks at the log of every replica, so it is called on a
+    /// thread that may block.
+    ///
+    /// # Errors
+    ///
+    /// The length of a file cannot be read.
+    pub fn log_segments(&self) -> Result<LogSegments, Error> {
+        space_view::log_segments(self.log.engine())
+    }
+
+    /// Bytes that were written to the log since the start. Cheap, unlike [`Store::stats`].
+    #[must_use]
+    pub fn log_written_bytes(&self) -> u64 {
+        self.log.engine().bytes_written()
+    }
+
+    /// The use of each part of the page file, in `count_max` cells at most. Holds up no reader, and
+    /// writers for moments.
+    #[must_use]
+    pub fn space_map(&self, count_max: usize) -> StoreSpaceMap {
+        self.pages.space_map(count_max)
+    }
+
+    /// The trees of the page file, as last published. Reads a few pages.
+    ///
+    /// # Errors
+    ///
+    /// The page store failed.
+    pub fn tree_sizes(&self) -> Result<Vec<TreeSize>, Error> {
+        space_view::tree_sizes(&self.pages)
     }
 
     /// Does one step of the log's background work: preallocates a segment or seals a full one. True

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
 use bytes::Bytes;
+pub(crate) use flotilla_node::config::escape_key as escape;
 use flotilla_node::config::{KEY_ESCAPES, unescape_key};
 
 use crate::tool::Error;
@@ -83,29 +84,6 @@ fn pairs(digits: &str) -> Option<Bytes> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let byte = |pair: &[u8]| Some((digit(pair[0])? * 16 + digit(pair[1])?) as u8);
     digits.chunks(2).map(byte).collect::<Option<Vec<_>>>().map(Bytes::from)
-}
-
-/// Text stays as it is; a backslash is doubled, and other bytes become `\xNN`. A row must not be
-/// able to move the cursor of the terminal that shows it.
-pub(crate) fn escape(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for letter in chunk.valid().chars() {
-            match letter {
-                '\\' => text.push_str("\\\\"),
-                control if control.is_control() => {
-                    for byte in control.encode_utf8(&mut [0; 4]).bytes() {
-                        let _ = write!(text, "\\x{byte:02x}");
-                    }
-                }
-                letter => text.push(letter),
-            }
-        }
-        for byte in chunk.invalid() {
-            let _ = write!(text, "\\x{byte:02x}");
-        }
-    }
-    text
 }
 
 #[cfg(test)]

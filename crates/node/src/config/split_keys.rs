@@ -122,6 +122,38 @@ pub fn unescape_key(line: &str) -> Option<Bytes> {
     Some(key.into())
 }
 
+/// The text for a key, as `ctl` prints keys: [`unescape_key`] makes the key of it again. Text stays
+/// as it is; a backslash is doubled, and other bytes become `\xNN`, so that no key can move the
+/// cursor of the terminal that shows it.
+#[must_use]
+pub fn escape_key(key: &[u8]) -> String {
+    let mut text = String::with_capacity(key.len());
+    for chunk in key.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter {
+                '\\' => text.push_str("\\\\"),
+                control if control.is_control() => {
+                    for byte in control.encode_utf8(&mut [0; 4]).bytes() {
+                        push_hex(&mut text, byte);
+                    }
+                }
+                letter => text.push(letter),
+            }
+        }
+        for byte in chunk.invalid() {
+            push_hex(&mut text, *byte);
+        }
+    }
+    text
+}
+
+fn push_hex(text: &mut String, byte: u8) {
+    text.push_str("\\x");
+    for digit in [byte >> 4, byte & 15] {
+        text.push(char::from_digit(u32::from(digit), 16).expect("four bits are one digit"));
+    }
+}
+
 fn pushed(mut key: Vec<u8>, byte: u8) -> Vec<u8> {
     key.push(byte);
     key

@@ -25,7 +25,7 @@ pub(crate) mod shard_message;
 pub(crate) mod shard_thread;
 mod slow_log;
 mod split;
-mod split_pace;
+pub(crate) mod split_pace;
 pub(crate) mod split_wishes;
 pub(crate) mod splitter;
 pub(crate) mod threads;

@@ -343,7 +343,7 @@ impl Router {
     }
 
     /// The pace of splits.
-    pub(super) fn splits(&self) -> &SplitPace {
+    pub(crate) fn splits(&self) -> &SplitPace {
         &self.shared.splits
     }
 

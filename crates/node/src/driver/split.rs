@@ -97,6 +97,7 @@ impl Router {
         if let Some((_, leader)) = self.leader(region).filter(|_| !self.leads(region)) {
             return Err(RequestError::Rejected(Reject::NotLeader { leader: Some(leader) }));
         }
+        let _in_flight = self.splits().begin(region, borders.len() + 1);
         let deadline = self.deadline();
         let (regions, peers) = (borders.len(), borders.len() * parent.peers.len());
         let ids = self.ids().take(regions as u64, peers as u64, deadline).await;

@@ -1,19 +1,42 @@
-//! The pace of a store's splits: the throttle of all of them, and its clock.
+//! The pace of a store's splits: the throttle of all of them, its clock, and those in flight.
 
 use flotilla_dispatch::SplitThrottle;
+use flotilla_region::RegionId;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
+
+use crate::in_flight::{InFlightGuard, InFlightList};
 
 /// Lets splits begin one after the other.
 pub(crate) struct SplitPace {
     throttle: Mutex<SplitThrottle>,
     /// Times are counted from here.
     start: Instant,
+    in_flight: InFlightList<SplitInFlight>,
+}
+
+/// A split of a region that this store leads, from the request for ids to the answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SplitInFlight {
+    pub(crate) region: RegionId,
+    /// Into so many.
+    pub(crate) parts: usize,
 }
 
 impl SplitPace {
     pub(super) fn new() -> Self {
-        Self { throttle: Mutex::default(), start: Instant::now() }
+        let in_flight = InFlightList::default();
+        Self { throttle: Mutex::default(), start: Instant::now(), in_flight }
+    }
+
+    /// Notes that a split begins.
+    pub(super) fn begin(&self, region: RegionId, parts: usize) -> InFlightGuard<SplitInFlight> {
+        self.in_flight.begin(SplitInFlight { region, parts })
+    }
+
+    /// The splits that are in flight.
+    pub(crate) fn in_flight(&self) -> &InFlightList<SplitInFlight> {
+        &self.in_flight
     }
 
     /// Waits until a split that makes `regions` new ones may begin. A caller that is dropped

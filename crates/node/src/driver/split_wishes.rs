@@ -20,6 +20,11 @@ impl SplitWishes {
         self.changed.notify_one();
     }
 
+    /// How many wait.
+    pub(crate) fn count(&self) -> usize {
+        self.waiting.lock().len()
+    }
+
     /// The next one.
     pub(super) async fn next(&self) -> SplitWish {
         loop {

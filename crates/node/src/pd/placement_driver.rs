@@ -8,6 +8,7 @@ use flotilla_proto::peers::placement_server::{self, PlacementServer};
 use tokio::task::JoinSet;
 use tonic::codec::CompressionEncoding;
 
+use super::cluster_regions::ClusterRegions;
 use super::context::{PdConfig, PdContext};
 use super::heartbeat_receiver::HeartbeatReceiver;
 use super::keyspaces::{KeyspaceRequests, KeyspaceServer};
@@ -60,6 +61,11 @@ impl PlacementDriver {
     /// The HTTP API of PD.
     pub(crate) fn http_routes(&self) -> axum::Router {
         http::routes(self.context.clone())
+    }
+
+    /// The regions of the cluster, for the status page.
+    pub(crate) fn cluster_regions(&self) -> ClusterRegions {
+        ClusterRegions(self.context.clone())
     }
 
     /// Repair, for operators.

@@ -18,7 +18,7 @@ use super::reader::StatusReader;
 use crate::net::answer::{self, Answer};
 
 /// An answer that takes longer is given up: a thread of the store does not move.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a filter at most.
 const FILTER_BYTES_MAX: usize = 4096;
 

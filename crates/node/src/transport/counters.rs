@@ -2,8 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts of frames and messages since the node started.
-#[derive(Debug, Default)]
+use flotilla_region::{RegionId, StoreId};
+
+use crate::in_flight::InFlightList;
+
+/// Counts of frames and messages since the node started, and the snapshots in flight.
+#[derive(Default)]
 pub(crate) struct TransportCounters {
     frames_sent: AtomicU64,
     frames_received: AtomicU64,
@@ -16,6 +20,19 @@ pub(crate) struct TransportCounters {
     snapshots_refused: AtomicU64,
     snapshot_bytes_sent: AtomicU64,
     snapshot_bytes_received: AtomicU64,
+    snapshots_in_flight: InFlightList<SnapshotInFlight>,
+}
+
+/// A snapshot that is sent or received now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SnapshotInFlight {
+    pub(crate) region: RegionId,
+    pub(crate) from: StoreId,
+    pub(crate) to: StoreId,
+    /// Bytes that have been handed to the connection, or taken from it.
+    pub(crate) bytes: u64,
+    /// Bytes of all of it, as its sender has measured them.
+    pub(crate) bytes_total: u64,
 }
 
 flotilla_base::metrics! { "transport",
@@ -79,6 +96,11 @@ impl TransportCounters {
     pub(super) fn count_snapshot_received(&self, bytes: u64) {
         self.snapshots_received.fetch_add(1, Ordering::Relaxed);
         self.snapshot_bytes_received.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The snapshots that are sent and received now.
+    pub(crate) fn snapshots_in_flight(&self) -> &InFlightList<SnapshotInFlight> {
+        &self.snapshots_in_flight
     }
 
     /// A snapshot was offered, and has not come.

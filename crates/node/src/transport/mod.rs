@@ -19,8 +19,8 @@ mod peer_stream;
 mod send_queue;
 mod snapshots;
 
-pub(crate) use counters::TransportCounters;
 pub use counters::TransportCounts;
+pub(crate) use counters::{SnapshotInFlight, TransportCounters};
 pub(crate) use frame_receiver::FrameReceiver;
 pub(crate) use links::{PeerConnections, PeerTransport, TransportLimits};
 pub(crate) use snapshots::{ByteRate, SnapshotRates};

@@ -9,6 +9,7 @@ pub(crate) mod double_free;
 pub(crate) mod epoch_list;
 pub(crate) mod freelist;
 pub(crate) mod holes;
+pub(crate) mod space_map;
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -9,7 +9,7 @@ use crate::page::catalogue::{self, TreeEntry};
 use crate::page::leaf::ValueExtent;
 use crate::page::source::{PageSource, PrefetchHint};
 use crate::page::view::{PageBytes, ValueRef};
-use crate::page::{PageRef, keys};
+use crate::page::{PageRef, UNIT_BYTES, keys};
 use crate::shared::StoreShared;
 use crate::tree::{self, KeyIter, Range};
 
@@ -120,6 +120,11 @@ impl Tree {
     /// How many keys there are. Costs nothing.
     pub fn len(&self) -> u64 {
         self.entry.size.keys
+    }
+
+    /// Bytes of its pages and long values in the file. Costs nothing.
+    pub fn file_bytes(&self) -> u64 {
+        self.entry.size.units * UNIT_BYTES as u64
     }
 
     /// The snapshot that the tree is of.

@@ -103,10 +103,7 @@ impl Purger {
         let most_bytes = limit.saturating_add(2 * live_bytes);
         purged.excess_bytes =
             live_bytes.saturating_sub(limit).max(file_bytes.saturating_sub(most_bytes));
-        let numbers = segments.numbers();
-        if let [oldest, _, ..] = numbers[..] {
-            purged.blocking_groups = log.groups_in(oldest);
-        }
+        purged.blocking_groups = blocking_groups(group_commit, segments);
         if live_bytes > limit && is_held {
             purged.groups_to_compact = self.groups_to_compact(log, &purged.blocking_groups);
         }
@@ -159,7 +156,7 @@ impl Purger {
             }
             group_commit.check()?;
             let Some(segment) = segments.get(number) else { return Ok(false) };
-            let groups = log.groups_in(number).into_iter().map(|holder| holder.group);
+            let groups = groups_in(group_commit, number).into_iter().map(|holder| holder.group);
             let throttle_level = ThrottleLevel::of(config, state.cleanable_bytes());
             let mut rewriter = Rewriter::new(
                 group_commit,
@@ -302,16 +299,27 @@ impl PurgeContext<'_> {
         while pool.seal_oldest().map_err(|error| self.group_commit.fail(error))? {}
         Ok(())
     }
+}
 
-    fn groups_in(self, segment: u64) -> Vec<BlockingGroup> {
-        let holder = |(group, held): (u64, LiveUsage)| BlockingGroup {
-            group,
-            entries: held.entries > 0,
-            keys: held.keys > 0,
-            bytes: held.bytes,
-        };
-        self.group_commit.groups.groups_in(segment).into_iter().map(holder).collect()
+/// The groups with live records in the oldest segment; none if that is the one being written.
+pub(crate) fn blocking_groups(
+    group_commit: &GroupCommit,
+    segments: &Segments,
+) -> Vec<BlockingGroup> {
+    match segments.numbers()[..] {
+        [oldest, _, ..] => groups_in(group_commit, oldest),
+        _ => Vec::new(),
     }
+}
+
+fn groups_in(group_commit: &GroupCommit, segment: u64) -> Vec<BlockingGroup> {
+    let holder = |(group, held): (u64, LiveUsage)| BlockingGroup {
+        group,
+        entries: held.entries > 0,
+        keys: held.keys > 0,
+        bytes: held.bytes,
+    };
+    group_commit.groups.groups_in(segment).into_iter().map(holder).collect()
 }
 
 /// The oldest segments, as far as all are dead. A dead segment stays dead: only the newest one can

@@ -24,9 +24,10 @@ use super::stager::{SnapshotStager, StagerPart};
 use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
 use crate::net::connection::ConnectionPeer;
+use crate::in_flight::InFlightGuard;
 use crate::membership::{Membership, uuid_from_wire};
 use crate::transport::convert;
-use crate::transport::counters::TransportCounters;
+use crate::transport::counters::{SnapshotInFlight, TransportCounters};
 
 /// A sender that is silent for this long is given up, for it holds one of few places.
 const PART_TIMEOUT: Duration = Duration::from_secs(30);
@@ -105,6 +106,13 @@ impl SnapshotReceiver {
         let Some(_receiving) = ReceivingGuard::enter(&self.regions, region) else {
             return refuse(answers, &mut receipt, "a snapshot of the region comes already").await;
         };
+        let in_flight = self.counts.snapshots_in_flight().begin(SnapshotInFlight {
+            region,
+            from: envelope.from.store,
+            to: envelope.to.store,
+            bytes: 0,
+            bytes_total: size.bytes,
+        });
         let stager = SnapshotStager {
             store: Arc::clone(&self.store),
             mailboxes: self.mailboxes.clone(),
@@ -115,7 +123,7 @@ impl SnapshotReceiver {
         // bounded.
         let (staging, staged) = mpsc::channel(1);
         let thread = tokio::task::spawn_blocking(move || stager.run(envelope, size, staged));
-        let pumped = self.pump(parts, staging).await;
+        let pumped = self.pump(parts, staging, &in_flight).await;
         let is_told = thread.await.map_err(|_| Status::internal("staging panicked"))?;
         // Without a thread to take them, parts are not read: its own words count then.
         if is_told { Ok(()) } else { pumped }
@@ -126,6 +134,7 @@ impl SnapshotReceiver {
         &self,
         mut parts: Streaming<SnapshotPart>,
         staging: mpsc::Sender<StagerPart>,
+        in_flight: &InFlightGuard<SnapshotInFlight>,
     ) -> Result<(), Status> {
         loop {
             let part = tokio::select! {
@@ -135,6 +144,7 @@ impl SnapshotReceiver {
             let (part, is_last) = match part {
                 Some(Part::Chunk(chunk)) => {
                     self.rate.take(chunk.rows.len()).await;
+                    in_flight.update(|snapshot| snapshot.bytes += chunk.rows.len() as u64);
                     (StagerPart::Chunk(chunk), false)
                 }
                 Some(Part::End(end)) => (StagerPart::End(end), true),

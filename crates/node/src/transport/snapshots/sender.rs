@@ -19,10 +19,11 @@ use super::source::{SnapshotSource, SourcePart};
 use super::{CHUNKS_IN_FLIGHT, STREAMS_MAX};
 use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
+use crate::in_flight::InFlightGuard;
 use crate::membership::{Membership, uuid_to_wire};
 use crate::net::dial::{Dialer, PEER_MESSAGE_BYTES_MAX};
 use crate::transport::convert;
-use crate::transport::counters::TransportCounters;
+use crate::transport::counters::{SnapshotInFlight, TransportCounters};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
@@ -141,9 +142,16 @@ impl SnapshotSender {
             return Err(SendError::LaterTerm);
         }
         envelope.message.snapshot = Some(Box::new(source.head.clone()));
+        let in_flight = self.counts.snapshots_in_flight().begin(SnapshotInFlight {
+            region,
+            from: self.membership.id().store,
+            to: report.to_store,
+            bytes: 0,
+            bytes_total: source.bytes,
+        });
         let seconds = source.bytes / BYTES_PER_S_LEAST;
         let deadline = DEADLINE_LEAST + Duration::from_secs(seconds);
-        let sent = self.stream(envelope, &mut source, report);
+        let sent = self.stream(envelope, &mut source, report, &in_flight);
         let sent = tokio::time::timeout(deadline, sent).await;
         let bytes = sent.unwrap_or(Err(SendError::TooSlow(deadline)))?;
         let (epoch, index) = (source.head.descriptor.epoch, source.head.index);
@@ -156,6 +164,7 @@ impl SnapshotSender {
         envelope: Envelope,
         source: &mut SnapshotSource,
         report: &SendReport,
+        in_flight: &InFlightGuard<SnapshotInFlight>,
     ) -> Result<u64, SendError> {
         let index = source.head.index;
         let to = envelope.to.store;
@@ -178,6 +187,7 @@ impl SnapshotSender {
                     }
                     self.rate.take(rows.len()).await;
                     bytes += rows.len() as u64;
+                    in_flight.update(|snapshot| snapshot.bytes = bytes);
                     let chunk = peers::SnapshotChunk { number: sent, rows };
                     stream.send(peers::snapshot_part::Part::Chunk(chunk)).await?;
                     sent += 1;

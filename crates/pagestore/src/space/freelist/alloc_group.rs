@@ -94,6 +94,11 @@ impl AllocGroup {
         self.free.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
+    /// One bit for each unit; 1 is free.
+    pub(super) fn words(&self) -> &[u64] {
+        &self.free
+    }
+
     /// Whether a unit is free.
     pub(super) fn is_free(&self, at: u32) -> bool {
         self.free[at as usize / 64] >> (at % 64) & 1 == 1

@@ -187,6 +187,11 @@ impl Freelist {
         runs.collect()
     }
 
+    /// The bitmap of a group's free units; no words if it never had one.
+    pub(crate) fn group_words(&self, index: usize) -> &[u64] {
+        self.groups.get(index).map_or(&[], AllocGroup::words)
+    }
+
     /// How many groups have ever had a free unit, those between them included.
     pub(crate) fn group_count(&self) -> usize {
         self.groups.len()
