@@ -27,6 +27,8 @@
 //!   control and tickets. Never opens a socket, and a shard's thread never waits for a disk.
 //! - `wall_clock`, `expiry_sweeper`: the clock by which rows expire, and the task that has those
 //!   removed that have. Never decides which have: the store does, by the time of an entry.
+//! - `consistency_checker`: the tasks that have the replicas of regions compared, and compute
+//!   digests for that. Never decides which differ: an entry does, on each replica alike.
 //! - `border_codec`: the borders of regions on the wire of clients. Never used between stores.
 //! - `failure`, `clock`, `sched`, `drop_notify`: fail-stop, time, time slices of threads, and the
 //!   wait for the last holder of the store.
@@ -34,6 +36,7 @@
 mod border_codec;
 pub mod clock;
 pub mod config;
+mod consistency_checker;
 mod descriptor_proto;
 mod driver;
 mod drop_notify;
@@ -50,6 +53,7 @@ mod status;
 #[cfg(test)]
 mod test_store;
 mod transport;
+mod verdict_proto;
 mod wall_clock;
 
 pub use config::{FirstStart, NodeConfig};

@@ -15,6 +15,7 @@ mod split_keys;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 pub use error::ConfigError;
 pub(crate) use limits::KEY_BYTES_MAX;
@@ -27,3 +28,4 @@ pub use split::SplitConfig;
 pub(crate) use split_keys::read_first_borders;
 pub use split_keys::{KEY_ESCAPES, read_split_keys, unescape_key};
 pub use storage::{PagesReadMode, ScrubConfig, StorageConfig};
+pub use verify::VerifyConfig;

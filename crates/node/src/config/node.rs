@@ -14,6 +14,7 @@ use super::raft::RaftConfig;
 use super::snapshot::SnapshotConfig;
 use super::split::SplitConfig;
 use super::storage::{ScrubConfig, StorageConfig};
+use super::verify::VerifyConfig;
 
 /// Keys that an earlier version knew by another name: group, old name, new name.
 const RENAMED_KEYS: [(&str, &str, &str); 3] = [
@@ -79,6 +80,8 @@ pub struct NodeConfig {
     pub storage: StorageConfig,
     /// The search for bit rot.
     pub scrub: ScrubConfig,
+    /// The comparison of the replicas of regions.
+    pub verify: VerifyConfig,
     /// When a region becomes several.
     pub split: SplitConfig,
     /// The flow of snapshots between stores.
@@ -124,6 +127,7 @@ impl Default for NodeConfig {
             raft: RaftConfig::default(),
             storage: StorageConfig::default(),
             scrub: ScrubConfig::default(),
+            verify: VerifyConfig::default(),
             split: SplitConfig::default(),
             snapshot: SnapshotConfig::default(),
             limits: LimitsConfig::default(),

@@ -117,6 +117,7 @@ impl NodeConfig {
         self.storage.check()?;
         self.raft.check(&self.storage)?;
         self.scrub.check()?;
+        self.verify.check()?;
         self.split.check()?;
         self.snapshot.check()?;
         self.limits.check()?;

@@ -192,6 +192,22 @@ fn the_scrub_has_its_interval_or_is_off() {
 }
 
 #[test]
+fn replicas_are_compared_in_an_interval_or_never() {
+    let verify = |text: &str| {
+        let config: NodeConfig = toml::from_str(text).unwrap();
+        config.resolve().unwrap().config.verify
+    };
+    let day = std::time::Duration::from_secs(24 * 60 * 60);
+    assert_eq!((verify("").interval(), verify("").bytes_per_s), (Some(day), 32 << 20));
+    assert_eq!(verify("[verify]\ninterval_hours = 0").interval(), None);
+    assert_eq!(verify("[verify]\ninterval_hours = 48").interval(), Some(2 * day));
+    let wrong = refused("[verify]\ninterval_hours = 8785");
+    assert!(wrong.contains("verify.interval_hours = 8785 is out of range"), "{wrong}");
+    let wrong = refused("[verify]\nbytes_per_s = 1048575");
+    assert!(wrong.contains("verify.bytes_per_s = 1048575 is out of range"), "{wrong}");
+}
+
+#[test]
 fn the_engine_refuses_what_is_wrong_about_its_log() {
     let wrong = |line: &str| refused(&format!("[storage]\n{line}"));
     let ratio = |given: &str| {
@@ -257,8 +273,8 @@ fn flags_about_an_empty_directory_that_do_not_fit_are_refused() {
 
 #[test]
 fn the_page_about_settings_has_all_of_them_and_no_others() {
-    const GROUPS: [&str; 7] =
-        ["raft", "storage", "scrub", "split", "snapshot", "limits", "threads"];
+    const GROUPS: [&str; 8] =
+        ["raft", "storage", "scrub", "verify", "split", "snapshot", "limits", "threads"];
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     let page = fs::read_to_string(path).unwrap();
     let mut group = "";

@@ -1,7 +1,7 @@
 //! The outcome of a proposal, the same on every replica.
 
 use bytes::Bytes;
-use flotilla_region::{Descriptor, MembershipError, SplitError};
+use flotilla_region::{Descriptor, Index, MembershipError, SplitError};
 
 /// The outcome of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,11 @@ pub enum ApplyOutcome {
     RemovedExpired {
         /// How many.
         rows: u64,
+    },
+    /// It asks each replica for a digest of its rows, as they are behind this entry.
+    DigestDue {
+        /// The entry.
+        index: Index,
     },
     /// It had no effect, neither here nor on any other replica.
     Rejected(ApplyReject),
