@@ -7,11 +7,11 @@
 //!
 //! | bytes | part |
 //! |---|---|
-//! | 8, n | length and bytes of the descriptor |
+//! | 8, n | length and bytes of the descriptor, as of keys and values below |
 //! | 8 | the watermark in milliseconds, 0 if there is none |
-//! | `01`, 8, n, 8, 8, n | for each row: length and bytes of the key, the time at which it expires or 0, length and bytes of the value |
+//! | `01`, 8, n, 8, 8, n | of each row: key, the time at which it expires or 0, value |
 //! | `00` | the end of the rows of a family |
-//! | `01`, 8, n, 8 | for each row of the expiry tree: length and bytes of the key, the time |
+//! | `01`, 8, n, 8 | of each row of the expiry tree: key, time |
 //! | `00` | the end of the expiry tree of a family; then the next family |
 
 use flotilla_pagestore::{Error as PagesError, Tree};

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use flotilla_pagestore::PageStore;
 use flotilla_region::{Index, PeerId, RegionId};
 use parking_lot::Mutex;
 
@@ -58,8 +59,9 @@ pub(crate) struct DigestRequest {
     pub(crate) version: u64,
 }
 
-#[derive(Default)]
 pub(crate) struct DigestJobs {
+    /// Where more is held, the page store may soon end a view.
+    held_bytes_max: u64,
     state: Mutex<JobState>,
 }
 
@@ -77,21 +79,23 @@ struct DigestJob {
 }
 
 impl DigestJobs {
-    /// Begins a digest of `view`, which has applied the entry and nothing of the region behind it.
-    /// `is_short`: old views hold so much already that there must not be another one.
-    pub(crate) fn begin(
-        &self,
-        view: &StoreSnapshot,
-        request: DigestRequest,
-        is_short: bool,
-    ) -> Result<(), ReadError> {
+    /// For a store whose old views may hold so many bytes of the disk.
+    pub(crate) fn new(old_version_disk_bytes: u64) -> Self {
+        Self { held_bytes_max: old_version_disk_bytes / 2, state: Mutex::default() }
+    }
+
+    /// Begins a digest of the pages as they are now: they have the entry, and nothing of the region
+    /// behind it.
+    pub(crate) fn begin(&self, pages: &PageStore, request: DigestRequest) -> Result<(), ReadError> {
         let mut state = self.state.lock();
-        if state.running.is_some() || is_short || request.version != DIGEST_VERSION {
+        let is_known = request.version == DIGEST_VERSION;
+        if state.running.is_some() || !is_known || held_bytes(pages) > self.held_bytes_max {
             state.report(request, None);
             return Ok(());
         }
         let DigestRequest { region, index, .. } = request;
-        let (applied, digester) = RegionDigester::open(view, region)?;
+        let view = StoreSnapshot::new(pages.read());
+        let (applied, digester) = RegionDigester::open(&view, region)?;
         assert_eq!(applied, index, "region {region}: a digest of another state than was asked for");
         state.job = Some(Box::new(DigestJob { request, digester }));
         state.running = Some(request);
@@ -144,6 +148,12 @@ impl DigestJobs {
             state.report(request, None);
         }
     }
+}
+
+/// Bytes of the disk that old views hold.
+fn held_bytes(pages: &PageStore) -> u64 {
+    let stats = pages.stats();
+    stats.pending_bytes + stats.spill.file_bytes
 }
 
 impl JobState {

@@ -85,6 +85,7 @@ impl Store {
         let ending = superseded.iter().map(|(found, _)| found);
         let with_rows = recovered.replicas.iter().chain(ending);
         let ranges = RangeMap::new(with_rows.map(|found| &found.descriptor));
+        let digests = DigestJobs::new(config.pages.old_version_disk_bytes);
         let inconsistent = InconsistentRegions::recover(&StoreSnapshot::new(pages.read()))?;
         let (maintenance, counters) = (MaintenanceCounters::default(), StoreCounters::default());
         let store = Self {
@@ -98,7 +99,7 @@ impl Store {
             ranges,
             stages: SnapshotStages::default(),
             sizes: SizeChecks::default(),
-            digests: DigestJobs::default(),
+            digests,
             inconsistent,
             maintenance,
             counters,
@@ -256,20 +257,13 @@ impl Store {
         // One that was applied before a restart was not applied again.
         if let Some(replica) = applied.replicas.iter().find(is_due) {
             let request = DigestRequest { region, peer: replica.peer, index, version };
-            let begun = self.digests.begin(&self.read(), request, self.holds_much());
+            let begun = self.digests.begin(&self.pages, request);
             begun.map_err(|error| digest::read_failed(region, error))?;
         }
         if !behind.is_empty() {
             applied.extend(self.apply(&behind)?);
         }
         Ok(applied)
-    }
-
-    /// Whether old views hold so much of the disk that the page store may soon end one.
-    fn holds_much(&self) -> bool {
-        let pages = self.pages.stats();
-        let held = pages.pending_bytes + pages.spill.file_bytes;
-        held > self.config.pages.old_version_disk_bytes / 2
     }
 
     fn apply_at_once(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {

@@ -49,8 +49,7 @@ pub(crate) enum RegionCommand {
         #[arg(long, value_name = "STORE")]
         to: Option<String>,
     },
-    /// Compares the rows of all replicas of a region, or of each region: `flotilla ctl region verify
-    /// 7`
+    /// Compares the rows of all replicas of a region, or of all: `flotilla ctl region verify 7`
     ///
     /// Each replica reads all of its rows behind the same entry of the log, at the rate of its
     /// store's `verify.bytes_per_s`; requests go on meanwhile. Nothing is repaired. Exit code 5 if

@@ -398,7 +398,9 @@ pub(super) mod tests {
     #[test]
     fn a_notice_comes_back_with_the_stores_of_its_frame_and_strange_ones_are_refused() {
         let stores = (StoreId(1), StoreId(2));
-        for (kind, _) in NOTICES {
+        let digest = |digest| NoticeKind::Digest { index: Index(9), digest };
+        let digests = [digest(Some(0)), digest(Some(u64::MAX)), digest(None)];
+        for kind in NOTICES.map(|(kind, _)| kind).into_iter().chain(digests) {
             let sent = notice(kind);
             assert_eq!(notice_from_wire(notice_to_wire(&sent), stores), Ok(sent));
         }

@@ -5,7 +5,7 @@ use flotilla_region::{ConsistencyVerdict, DigestComparison, Index, StoreId};
 
 use super::{DATA, Scenario};
 use crate::layout;
-use crate::request::RequestBody;
+use crate::request::{RequestBody, RequestState};
 use crate::world::SimWorld;
 
 /// A comparison gives up waiting for a replica after ten seconds.
@@ -68,10 +68,10 @@ fn differing(verdict: &ConsistencyVerdict) -> Vec<StoreId> {
     differing.map(|replica| replica.peer.store).collect()
 }
 
-/// C28: a row of one follower has other bytes, and right checksums. The comparison names its store, and
-/// all stores know of it, over a start, until the row is right again and all were compared.
+/// C40: a row of one follower has other bytes, and right checksums. The comparison names its store,
+/// and all stores know of it, over a start, until the row is right again and all were compared.
 #[test]
-fn c28_a_follower_with_another_row_is_named_until_it_has_the_right_one() {
+fn c40_a_follower_with_another_row_is_named_until_it_has_the_right_one() {
     let mut case = with_a_row(31);
     let all = [0, 1, 2];
     let verdict = compare(&mut case, &all);
@@ -100,9 +100,9 @@ fn c28_a_follower_with_another_row_is_named_until_it_has_the_right_one() {
     assert!(all.iter().all(|store| case.world.nodes()[*store].inconsistent().is_empty()));
 }
 
-/// C28b: the leader's row is the one that differs: it leads the comparison that names it.
+/// C40b: the leader's row is the one that differs: it leads the comparison that names it.
 #[test]
-fn c28b_a_leader_with_another_row_is_named() {
+fn c40b_a_leader_with_another_row_is_named() {
     let mut case = with_a_row(32);
     let odd = case.leader;
     alter(&mut case, odd, ALTERED);
@@ -110,18 +110,27 @@ fn c28b_a_leader_with_another_row_is_named() {
     if case.world.leading(DATA) != Some(odd) {
         let leader = case.world.leading(DATA).expect("one leads");
         let to = region.peer_on(layout::id(odd)).map(|peer| peer.id);
-        let transfer = case.ask(leader, &region, RequestBody::Transfer(to));
-        case.served(transfer);
+        // Until the leader has heard that it lacks nothing.
+        let mut state = RequestState::Refused;
+        for _ in 0..10 {
+            case.run(200_000);
+            let transfer = case.ask(leader, &region, RequestBody::Transfer(to));
+            state = case.answered(transfer);
+            if state == RequestState::Served {
+                break;
+            }
+        }
+        assert_eq!(state, RequestState::Served);
         case.until("the lead", |world| world.leading(DATA) == Some(odd));
     }
     let verdict = compare(&mut case, &[0, 1, 2]);
     assert_eq!(differing(&verdict), [layout::id(odd)], "{verdict}");
 }
 
-/// C28c: the leader is cut off behind the entry that asks for digests. The next leader hears of them again, and
-/// comes to the verdict without it.
+/// C40c: the leader is cut off behind the entry that asks for digests. The next leader hears of them
+/// again, and comes to the verdict without it.
 #[test]
-fn c28c_a_comparison_outlives_its_leader() {
+fn c40c_a_comparison_outlives_its_leader() {
     let mut case = with_a_row(33);
     let [odd, other] = case.followers;
     alter(&mut case, odd, ALTERED);

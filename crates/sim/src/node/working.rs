@@ -112,12 +112,9 @@ impl SimNode {
             Task::SendFrame { .. }
             | Task::Split(_)
             | Task::Scan(_)
+            | Task::Sweep
             | Task::Verify
             | Task::Digest => return self.work_beside(task, now, out),
-            Task::Sweep => {
-                let wall_ms = wall_clock::read(self.place, now);
-                return running.sweep(now, wall_ms, out).map_err(|error| self.unread(&error));
-            }
             Task::DispatchEffects => {
                 running.dispatch_effects(self.clock, now, store, reference_model, out)?;
             }
@@ -136,6 +133,10 @@ impl SimNode {
             Task::SendFrame { to, kind } => running.outgoing.send(to, kind, out),
             Task::Split(wish) => {
                 return running.look_up_borders(wish, out).map_err(|error| self.unread(&error));
+            }
+            Task::Sweep => {
+                let wall_ms = wall_clock::read(self.place, now);
+                return running.sweep(now, wall_ms, out).map_err(|error| self.unread(&error));
             }
             Task::Verify => running.verify(now, out),
             Task::Digest => {
