@@ -196,6 +196,9 @@ pub enum Error {
     /// A compare-and-swap found another value, or none; its message says which.
     #[error("{0}")]
     Mismatch(String),
+    /// The replicas of regions differ; the answer says which.
+    #[error("the replicas of {0}; nothing was changed: `docs/operations.md` says what to do")]
+    Inconsistent(String),
     /// The key, region, file or group does not exist.
     #[error("{0}")]
     Absent(String),
@@ -248,13 +251,15 @@ impl From<EndSignal> for Error {
 
 impl Error {
     /// 1: it failed; 2: the arguments are wrong, as from the parser; 3: there is no such thing; 4:
-    /// there is another value than was expected; 128 and the signal's number: a signal stopped it.
+    /// there is another value than was expected; 5: replicas of a region differ; 128 and the
+    /// signal's number: a signal stopped it.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Error::Argument(_) => 2,
             Error::Absent(_) => 3,
             Error::Mismatch(_) => 4,
             Error::Stopped { code, .. } => *code,
+            Error::Inconsistent(_) => 5,
             Error::Silent(_)
             | Error::NotServing(_)
             | Error::NoQuorum(_)

@@ -9,6 +9,7 @@ use flotilla_proto::peers::{
     ChangeReplicasRequest, ChangeReplicasResponse, ChangeStoreRequest, ChangeStoreResponse,
     CreateKeyspaceRequest, CreateKeyspaceResponse, RepairStatusRequest, RepairStatusResponse,
     SetRepairRequest, SetRepairResponse, TransferLeaderRequest, TransferLeaderResponse,
+    VerifyRegionRequest, VerifyRegionResponse,
 };
 use tokio::time::timeout;
 use tonic::transport::Channel;
@@ -71,6 +72,22 @@ impl StoreOperator {
     ) -> Result<ChangeReplicasResponse, Error> {
         let mut client = self.client.clone();
         self.answer(client.change_replicas(request)).await
+    }
+
+    /// Begins a comparison of the replicas of a region that this store leads, if `index` is 0;
+    /// else waits a moment for the verdict about the rows behind that entry, which any store with a
+    /// replica has.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`StoreOperator::transfer_leader`].
+    pub async fn verify_region(
+        &self,
+        region_id: u64,
+        index: u64,
+    ) -> Result<VerifyRegionResponse, Error> {
+        let mut client = self.client.clone();
+        self.answer(client.verify_region(VerifyRegionRequest { region_id, index })).await
     }
 
     /// How far the last change of a region's replicas is, and what else is under way, if this store

@@ -34,6 +34,7 @@ impl Lane {
             | Event::Read { .. }
             | Event::Split { .. }
             | Event::ChangeMembership { .. }
+            | Event::CompareReplicas { .. }
             | Event::TransferLeader { .. } => Some(Self::Clients),
             _ => None,
         }

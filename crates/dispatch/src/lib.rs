@@ -1,6 +1,7 @@
 //! A node's decisions between its regions and its sockets, without IO, a clock or a thread. The
 //! node and the simulator drive the same ones.
 //!
+//! - [`ComparisonSchedule`]: which region's replicas are compared next, and when.
 //! - [`ExpirySweep`]: which region is looked at next for rows that have expired, and when.
 //! - [`Lane`] and [`OpenLanes`]: the order in which a shard takes its messages, and those that it
 //!   leaves alone while its workers are behind.
@@ -11,12 +12,14 @@
 //!
 //! Nothing here knows a store, a wire format or a runtime.
 
+mod comparison_schedule;
 mod expiry_sweep;
 mod lanes;
 mod leader_wait;
 mod outgoing_queue;
 mod split_throttle;
 
+pub use comparison_schedule::ComparisonSchedule;
 pub use expiry_sweep::{ExpirySweep, SWEEP_EXPIRED_MAX, SWEEP_ROWS_MAX, SweepPlace, SweepStep};
 pub use lanes::{Lane, OpenLanes};
 pub use leader_wait::{LeaderWaitState, LeaderWaitStep, Leadership};

@@ -58,7 +58,7 @@ pub use store_identity::{
 
 /// The feature level of this version. Leaders propose nothing that the lowest level of the
 /// cluster's stores does not know.
-pub const FEATURE_LEVEL: u64 = 5;
+pub const FEATURE_LEVEL: u64 = 6;
 
 /// The level from which on a store applies entries that split a region.
 pub const SPLIT_LEVEL: u64 = 2;
@@ -77,5 +77,8 @@ pub const EXPIRY_LEVEL: u64 = 4;
 /// The level from which on a store applies entries for other column families than the default one.
 pub const COLUMN_FAMILY_LEVEL: u64 = 5;
 
+/// The level from which on a store applies entries that compare replicas, and takes their digests.
+pub const COMPARISON_LEVEL: u64 = 6;
+
 /// The schema of the rows that this version writes.
-pub const SCHEMA_VERSION: u64 = 6;
+pub const SCHEMA_VERSION: u64 = 7;

@@ -31,6 +31,8 @@
 //!   removed that have. Never decides which have: the store does, by the time of an entry.
 //! - `data_access`, `leader_log`: two lines of the log: who else can read the store's data, and
 //!   which regions have another leader.
+//! - `consistency_checker`: the tasks that have the replicas of regions compared, and compute
+//!   digests for that. Never decides which differ: an entry does, on each replica alike.
 //! - `border_codec`: the borders of regions on the wire of clients. Never used between stores.
 //! - `failure`, `clock`, `sched`, `drop_notify`, `in_flight`: fail-stop, time, time slices of
 //!   threads, the wait for the last holder of the store, and work that operators see in flight.
@@ -39,6 +41,7 @@ mod access;
 mod border_codec;
 pub mod clock;
 pub mod config;
+mod consistency_checker;
 mod data_access;
 mod descriptor_proto;
 mod driver;
@@ -59,6 +62,7 @@ mod status;
 #[cfg(test)]
 mod test_store;
 mod transport;
+mod verdict_proto;
 mod wall_clock;
 
 pub use config::{FirstStart, NodeConfig};

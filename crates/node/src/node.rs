@@ -21,7 +21,9 @@ use tonic_health::server::HealthReporter;
 use crate::access;
 use crate::clock::Clock;
 use crate::config::{ConfigError, LimitsConfig, NodeConfig, ResolvedConfig};
+use crate::consistency_checker;
 use crate::data_access;
+use crate::driver::comparisons::Comparisons;
 use crate::driver::context::{NodeContext, WorkQueues};
 use crate::driver::joint_changes::JointChanges;
 use crate::driver::latencies::Latencies;
@@ -247,6 +249,7 @@ impl Node {
         streams.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
         streams.spawn(leader_log::run(router.clone(), id.store));
         streams.spawn(expiry_sweeper::run(router.clone(), limits.expiry_sweep()));
+        compare_replicas(&resolved, &router, &membership, &context, &mut streams);
         let placement = place(&resolved, &membership, &router, &connections);
         let watch = HealthWatch { membership, connections, router, clock };
         let parts = ServedParts {
@@ -468,6 +471,7 @@ fn node_context(
         tickets: Tickets::new(),
         joint_changes: Arc::new(JointChanges::new(&descriptors, Instant::now().into())),
         routes: Arc::new(RoutingTable::new(descriptors)),
+        comparisons: Arc::new(Comparisons::new()),
         mailboxes: Mailboxes::new(shards, limits.mailbox_bytes_max),
         queues: WorkQueues::new(),
         clock,
@@ -484,6 +488,20 @@ async fn blocking<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -
 fn wall_clock(membership: &Membership) -> WallClock {
     let membership = membership.clone();
     WallClock::new(move || membership.check_expiry())
+}
+
+/// Starts the comparisons of replicas.
+fn compare_replicas(
+    resolved: &ResolvedConfig,
+    router: &Router,
+    membership: &Membership,
+    context: &NodeContext,
+    tasks: &mut JoinSet<()>,
+) {
+    let (config, mailboxes) = (resolved.config.verify, context.mailboxes.clone());
+    tasks.spawn(consistency_checker::compute_digests(router.clone(), mailboxes, config));
+    let (membership, seed) = (membership.clone(), membership.run_report().run.nonce);
+    tasks.spawn(consistency_checker::compare_in_turn(router.clone(), membership, config, seed));
 }
 
 /// Starts the node's part of placement.

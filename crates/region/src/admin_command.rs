@@ -13,6 +13,7 @@ use bytes::Bytes;
 use flotilla_base::fields::{FieldReader, Malformed, put_bytes, put_varint};
 
 use crate::descriptor::{Descriptor, Epoch, RegionPeer, RemovedPeers};
+use crate::digest_comparison::DigestComparison;
 use crate::entry::{EntryKind, LogEntry};
 use crate::ids::{PeerId, RegionId};
 use crate::membership_change::MembershipCommand;
@@ -23,6 +24,8 @@ pub(crate) const FORMAT: u8 = 2;
 const SPLIT: u8 = 1;
 const MEMBERSHIP: u8 = 2;
 const FORGET: u8 = 3;
+const COMPUTE_DIGEST: u8 = 4;
+const VERIFY_DIGESTS: u8 = 5;
 /// The keys of the context, and of what raft keeps beside it, in its own encoding of a change
 /// (`ConfChangeV2` of eraftpb).
 const RAFT_TRANSITION: u64 = 1 << 3;
@@ -41,6 +44,14 @@ pub enum AdminCommand {
     Membership(MembershipCommand),
     /// The end of a removed replica is confirmed: it leaves the list of those.
     Forget(PeerId),
+    /// Each replica computes a digest of the rows that it has behind this entry, if it knows the
+    /// version (`docs/decisions/0049-replicas-are-compared-by-digests.md`).
+    ComputeDigest {
+        /// The version of the digest.
+        version: u64,
+    },
+    /// These are the digests of an earlier entry: each replica comes to the same verdict.
+    VerifyDigests(DigestComparison),
 }
 
 /// A split into neighbours: new regions take the first parts of the range, the last part stays with
@@ -107,6 +118,8 @@ impl AdminCommand {
             (SPLIT, false) => Self::Split(SplitCommand::decode(&mut reader)?),
             (MEMBERSHIP, true) => Self::Membership(MembershipCommand::decode(&mut reader)?),
             (FORGET, false) => Self::Forget(PeerId(reader.varint()?)),
+            (COMPUTE_DIGEST, false) => Self::ComputeDigest { version: reader.varint()? },
+            (VERIFY_DIGESTS, false) => Self::VerifyDigests(DigestComparison::decode(&mut reader)?),
             _ => return Err(reader.malformed()),
         };
         reader.finish()?;
@@ -132,6 +145,14 @@ impl AdminCommand {
             Self::Forget(peer) => {
                 out.push(FORGET);
                 put_varint(&mut out, peer.0);
+            }
+            Self::ComputeDigest { version } => {
+                out.push(COMPUTE_DIGEST);
+                put_varint(&mut out, *version);
+            }
+            Self::VerifyDigests(comparison) => {
+                out.push(VERIFY_DIGESTS);
+                comparison.encode(&mut out);
             }
         }
         out.into()
@@ -262,7 +283,7 @@ mod tests {
     use super::*;
     use crate::descriptor::Space;
     use crate::descriptor::{Peer, PeerRole};
-    use crate::ids::StoreId;
+    use crate::ids::{Index, StoreId};
 
     fn parent() -> Descriptor {
         Descriptor {
@@ -297,6 +318,24 @@ mod tests {
         assert_eq!(decode(Bytes::new()), Ok(None));
         assert_eq!(decode(Bytes::from_static(&[1, 2])), Ok(None), "proposals");
         assert!(decode(Bytes::from_static(&[FORMAT, 9])).is_err(), "unknown");
+    }
+
+    #[test]
+    fn the_commands_of_a_comparison_come_back_as_they_were_written() {
+        let digests = vec![(PeerId(701), u64::MAX), (PeerId(702), 0)];
+        let comparison = DigestComparison { index: Index(300), digests };
+        let decode = |data| AdminCommand::decode(&LogEntry { data, ..LogEntry::default() });
+        for command in [
+            AdminCommand::ComputeDigest { version: 7 },
+            AdminCommand::VerifyDigests(comparison),
+            AdminCommand::VerifyDigests(DigestComparison::default()),
+        ] {
+            let data = command.encode();
+            assert_eq!(decode(data.clone()), Ok(Some(command)));
+            for length in 1..data.len() {
+                assert!(decode(data.slice(..length)).is_err(), "{data:?} cut at {length}");
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::admin_command::{SplitCommand, SplitRegions};
 use crate::descriptor::{Descriptor, RegionSize};
+use crate::digest_comparison::ConsistencyVerdict;
 use crate::effects::NewReplica;
 use crate::entry::LogEntry;
 use crate::ids::{Index, PeerId, RegionId, StageId, Term, Ticket};
@@ -71,6 +72,28 @@ pub enum Event {
         to: Option<PeerId>,
         /// Comes back exactly once: transferred, or rejected.
         ticket: Option<Ticket>,
+    },
+    /// An operator, or the store itself, wants the rows of all replicas compared. Comes back like a
+    /// proposal, with the entry that asks for the digests; the verdict is an entry of its own.
+    CompareReplicas {
+        /// The region.
+        region: RegionId,
+        /// Comes back exactly once, with the applied entry or rejected.
+        ticket: Ticket,
+        /// The version of the digest that the store computes.
+        digest_version: u64,
+    },
+    /// The digest of a replica's rows is computed, or was given up. Dropped if the replica has
+    /// ended.
+    Digested {
+        /// The region.
+        region: RegionId,
+        /// The replica whose rows they are.
+        peer: PeerId,
+        /// The entry that has asked for it.
+        index: Index,
+        /// The digest; none if it was given up.
+        digest: Option<u64>,
     },
     /// Entries up to `index` are visible to reads. Arrives in order.
     Applied {
@@ -200,6 +223,8 @@ impl Event {
             | Self::SnapshotBegun { region, .. }
             | Self::SnapshotSent { region, .. }
             | Self::ChangeMembership { region, .. }
+            | Self::CompareReplicas { region, .. }
+            | Self::Digested { region, .. }
             | Self::Ended { region, .. }
             | Self::Campaign { region } => *region,
             Self::Admitted(envelope)
@@ -214,7 +239,9 @@ impl Event {
     /// The replica that an answer is for, if it may come after the end of that replica.
     pub(crate) fn answered_replica(&self) -> Option<PeerId> {
         match self {
-            Self::Fetched { peer, .. } | Self::FetchFailed { peer, .. } => Some(*peer),
+            Self::Fetched { peer, .. }
+            | Self::FetchFailed { peer, .. }
+            | Self::Digested { peer, .. } => Some(*peer),
             Self::SnapshotBegun { from, .. } | Self::SnapshotSent { from, .. } => Some(*from),
             _ => None,
         }
@@ -230,7 +257,7 @@ pub enum NotAdmitted {
     Gone,
 }
 
-/// A change of a region that an applied entry has made, the same on every replica.
+/// The effect of an applied entry on its region, the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegionChange {
     /// The region was split by this entry. The rows of all regions are as they are named here.
@@ -260,6 +287,18 @@ pub enum RegionChange {
         peer: PeerId,
         /// The region behind it.
         descriptor: Descriptor,
+    },
+    /// The entry asks each replica for a digest of its rows.
+    DigestDue {
+        /// The entry.
+        index: Index,
+    },
+    /// The digests of an earlier entry are compared.
+    Compared {
+        /// The entry that says so.
+        index: Index,
+        /// The verdict.
+        verdict: ConsistencyVerdict,
     },
 }
 

@@ -39,8 +39,10 @@ mod applying;
 mod compaction;
 mod config;
 mod consensus;
+mod consistency_check;
 mod convert;
 mod descriptor;
+mod digest_comparison;
 mod effects;
 mod ending_replicas;
 mod entry;
@@ -87,6 +89,7 @@ pub use config::{Config, InvalidConfig, QueueLimits, ReadConfig, SplitLimits, Wi
 pub use descriptor::{
     Descriptor, Epoch, KeyRange, Peer, PeerRole, RegionPeer, RegionSize, RemovedPeers, Space,
 };
+pub use digest_comparison::{ComparedReplica, ConsistencyVerdict, DigestComparison};
 pub use effects::{
     Answers, ApplyTask, BirthOrigin, Committed, Compaction, Effects, EndTask, Findings,
     InstallTask, LeaderTransferred, LogEffects, LogFetch, LogReset, LogWrite, LostLog, NewReplica,

@@ -147,10 +147,17 @@ pub enum NoticeKind {
     End,
     /// It has ended: no start of the store finds it again.
     Ended,
+    /// The digest of the replica's rows, for the leader that compares them.
+    Digest {
+        /// The entry that has asked for it.
+        index: Index,
+        /// None: the replica takes no part in this comparison.
+        digest: Option<u64>,
+    },
 }
 
-/// A store tells another one of a replica that has ended, or should. Notices are lost, doubled and
-/// late as messages are; they are of no term.
+/// A store tells another one of a replica: that it has ended, or should, or the digest of its rows.
+/// Notices are lost, doubled and late as messages are; they are of no term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The region.

@@ -13,6 +13,7 @@ use crate::applying::ApplyProgress;
 use crate::compaction::Compactor;
 use crate::config::Config;
 use crate::consensus::Consensus;
+use crate::consistency_check::ConsistencyCheck;
 use crate::convert;
 use crate::descriptor::{Descriptor, Peer, RegionSize};
 use crate::effects::{ApplyTask, Committed, ReadGrant, ReplicaBirth, RoleChange};
@@ -35,6 +36,7 @@ use crate::split_policy::SplitPolicy;
 use crate::status::Role;
 use crate::step_context::StepContext;
 
+mod consistency;
 mod ending;
 mod log_gc;
 mod membership;
@@ -59,11 +61,17 @@ pub(crate) struct Replica {
     split_policy: SplitPolicy,
     transfer: LeaderTransfer,
     membership: MembershipState,
-    /// To be sent at the end of the step.
-    outgoing: Vec<eraftpb::Message>,
+    consistency: ConsistencyCheck,
+    output: StepOutput,
+    reported: Reported,
+}
+
+/// All that is handed out at the end of a step.
+#[derive(Default)]
+struct StepOutput {
+    messages: Vec<eraftpb::Message>,
     /// Births of replicas by a split of this step.
     births: Vec<ReplicaBirth>,
-    reported: Reported,
 }
 
 /// The last that the driver was told, and that steps were checked by.
@@ -101,8 +109,8 @@ impl Replica {
             split_policy: SplitPolicy::default(),
             transfer: LeaderTransfer::default(),
             membership: MembershipState::default(),
-            outgoing: vec![],
-            births: vec![],
+            consistency: ConsistencyCheck::default(),
+            output: StepOutput::default(),
             reported: Reported {
                 role: (term, None),
                 wild_terms: BTreeSet::new(),
@@ -144,6 +152,7 @@ impl Replica {
         self.read_path.tick(leader, &mut self.consensus, step);
         self.want_split(step);
         self.tick_membership(step);
+        self.tick_consistency(step);
     }
 
     /// Whether a tick alone leaves nothing to be finished: it follows, and has nothing to say, to
@@ -152,7 +161,7 @@ impl Replica {
         self.consensus.role() == Role::Follower
             && (self.consensus.term(), self.consensus.leader()) == self.reported.role
             && !self.consensus.has_ready()
-            && self.outgoing.is_empty()
+            && self.output.messages.is_empty()
             && self.proposals.queued() == 0
             && self.read_path.count() == 0
             && !self.transfer.is_pending()
@@ -240,7 +249,7 @@ impl Replica {
     /// A write reached the disk.
     pub(crate) fn persisted(&mut self, number: u64, step: &mut StepContext<'_>) {
         let messages = self.inflight_writes.persisted(number, &mut self.consensus);
-        self.outgoing.extend(messages);
+        self.output.messages.extend(messages);
         self.end_install(step);
     }
 
@@ -265,6 +274,8 @@ impl Replica {
                 RegionChange::Forgotten { peer, descriptor, .. } => {
                     self.forget_removed(peer, descriptor, step);
                 }
+                RegionChange::DigestDue { index } => self.consistency.begin(index, step.now),
+                RegionChange::Compared { verdict, .. } => self.consistency.end(verdict.index),
             }
         }
         self.applying.complete(index, &mut self.consensus);
@@ -386,6 +397,7 @@ impl Replica {
         self.transfer.restart(self.consensus.last());
         self.consensus.announce_commits(false);
         self.membership.restart();
+        self.consistency.restart();
         if !is_leader {
             // Only those that are not in the log: an entry of this leader may still be committed by
             // the next one, and a client that was refused would see its write happen.
@@ -420,7 +432,7 @@ impl Replica {
     }
 
     fn carry_out(&mut self, taken: ReadyOutput, step: &mut StepContext<'_>) {
-        self.outgoing.extend(taken.messages);
+        self.output.messages.extend(taken.messages);
         for state in taken.read_states {
             self.read_path.confirm(&state, step);
         }
@@ -463,7 +475,7 @@ impl Replica {
     /// Checks the whole state.
     pub(crate) fn check(&self) {
         invariants::check_state(&self.numbers());
-        assert!(self.outgoing.is_empty(), "messages were left behind");
+        assert!(self.output.messages.is_empty(), "messages were left behind");
         self.inflight_writes.check();
         // The log is another one already than the rows.
         if self.is_installing() {

@@ -349,6 +349,10 @@ impl Shard {
             Event::ChangeMembership { ticket, command, .. } => {
                 replica.change_membership(ticket, &command, step);
             }
+            Event::CompareReplicas { ticket, digest_version, .. } => {
+                replica.compare_replicas(ticket, digest_version, step);
+            }
+            Event::Digested { index, digest, .. } => replica.digested(index, digest, step),
             Event::TransferLeader { to, ticket, .. } => replica.transfer_leader(to, ticket, step),
             Event::Applied { index, changes, size, .. } => {
                 replica.applied(index, changes, size, step);

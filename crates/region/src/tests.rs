@@ -2,6 +2,7 @@
 
 mod chaos;
 mod cluster;
+mod comparisons;
 mod elections;
 mod garbage;
 mod installs;

@@ -4,9 +4,11 @@ use std::ops::AddAssign;
 
 use flotilla_region::{MembershipChange, RegionChange, Reject};
 
+mod comparisons;
 mod corners;
 mod spills;
 
+pub(crate) use comparisons::ComparisonCoverage;
 pub(crate) use spills::SpillCoverage;
 
 /// Sums over the incarnations of all stores of a run, or of many.
@@ -44,6 +46,8 @@ pub struct Coverage {
     pub membership: MembershipCoverage,
     /// Replicas that have ended.
     pub ends: EndCoverage,
+    /// Comparisons of replicas.
+    pub comparisons: ComparisonCoverage,
 }
 
 /// Sums over starts of stores.
@@ -270,7 +274,9 @@ impl MembershipCoverage {
     /// A replica has applied a change of its region.
     pub(crate) fn count(&mut self, change: &RegionChange) {
         match change {
-            RegionChange::Split { .. } => {}
+            RegionChange::Split { .. }
+            | RegionChange::DigestDue { .. }
+            | RegionChange::Compared { .. } => {}
             RegionChange::Forgotten { .. } => self.confirmed += 1,
             RegionChange::Membership { change, descriptor, .. } => {
                 self.changes += 1;
@@ -436,6 +442,7 @@ impl AddAssign for Coverage {
         self.transfers.done += more.transfers.done;
         self.transfers.refused += more.transfers.refused;
         self.membership += more.membership;
+        self.comparisons += more.comparisons;
         self.ends.tasks += more.ends.tasks;
         self.ends.replicas += more.ends.replicas;
         self.ends.without_replica += more.ends.without_replica;

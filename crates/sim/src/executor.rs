@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use fastrand::Rng;
-use flotilla_dispatch::ExpirySweep;
+use flotilla_dispatch::{ComparisonSchedule, ExpirySweep};
 use flotilla_region::{
     BirthOrigin, Descriptor, EndTask, Event, Index, LogEffects, LogFetch, PeerId, ReadGrant,
     RegionId, Reject, Term, Ticket,
@@ -18,13 +18,14 @@ use flotilla_store::{
     ReadError, Store, StoreMaintenance,
 };
 
-use crate::coverage::{Coverage, PagesCoverage, SpillCoverage};
+use crate::coverage::{ComparisonCoverage, Coverage, PagesCoverage, SpillCoverage};
 use crate::event_queue::SimTime;
 use crate::expiry;
 use crate::request::{ClientReply, ClientRequest, RequestBody};
 use crate::task::{Outbox, Task};
 use crate::terms::{self, SyncedTerms};
 
+mod digests;
 mod held_views;
 mod installs;
 mod long_scans;
@@ -93,6 +94,7 @@ pub(crate) struct Executor {
     long_scans: LongScans,
     held_views: HeldViews,
     pub(crate) sweep: ExpirySweep,
+    pub(crate) comparisons: ComparisonSchedule,
     /// The last arrow that an installation has passed.
     arrow: Option<InstallArrow>,
 }
@@ -149,6 +151,7 @@ impl Executor {
         let coverage = Coverage::default();
         let (log, apply) = (TaskQueue::default(), TaskQueue::default());
         let pacer = Pacer::default();
+        let seed = store.identity().store.0;
         Self {
             store,
             rng,
@@ -164,6 +167,7 @@ impl Executor {
             long_scans: LongScans::default(),
             held_views: HeldViews::default(),
             sweep: ExpirySweep::new(Duration::ZERO, SWEEP_INTERVAL),
+            comparisons: ComparisonSchedule::new(digests::COMPARISON_INTERVAL, seed),
             arrow: None,
         }
     }
@@ -188,6 +192,11 @@ impl Executor {
                     ended: stats.pages.spill.ended_snapshots,
                     ..self.coverage.pages.spills
                 },
+            },
+            comparisons: ComparisonCoverage {
+                complete: stats.comparisons,
+                incomplete: stats.comparisons_incomplete,
+                ..self.coverage.comparisons
             },
             ..self.coverage
         }
@@ -345,6 +354,7 @@ impl Executor {
             let AppliedReplica { region, index, ref changes, size, .. } = *replica;
             Event::Applied { region, index, changes: changes.clone(), size }
         };
+        self.note_comparisons(&applied.replicas, now, out);
         let done = applied.replicas.iter().map(event).collect();
         notify_core(&mut self.apply, &mut self.rng, self.delays, now, done, out);
         Ok(ChangedRows { applied: applied.replicas, ..ChangedRows::default() })

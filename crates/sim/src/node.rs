@@ -43,6 +43,7 @@ mod split_wishes;
 mod stall;
 mod swap_directory;
 mod sweeping;
+mod verifying;
 mod working;
 
 use bootstrapping::BootstrappingStore;
@@ -69,6 +70,8 @@ const BOOTSTRAP_US: u64 = 20_000;
 const GREET_US_MAX: u64 = 60_000;
 /// Between two looks for rows that have expired.
 const SWEEP_US: u64 = 25_000;
+/// Between two looks for a region whose replicas should be compared.
+const VERIFY_US: u64 = 30_000;
 /// The factor by which a slow disk is slower.
 const SLOWNESS: u64 = 50;
 /// One of this many batches is followed by a comparison of the region with the reference model.
@@ -90,6 +93,8 @@ pub(crate) struct RunSettings {
     pub(crate) backlog_max: usize,
     /// Memory that old snapshots need is spilled all the time.
     pub(crate) is_spilling: bool,
+    /// Replicas are compared in their turns.
+    pub(crate) is_comparing: bool,
 }
 
 pub(crate) struct SimNode {
@@ -118,6 +123,9 @@ pub(crate) struct SimNode {
     has_disk_fault: bool,
     /// Of all earlier incarnations, and of starts.
     coverage: Coverage,
+    /// Whether a script has altered rows on the disk.
+    #[cfg(test)]
+    is_altered: bool,
 }
 
 impl SimNode {
@@ -147,6 +155,8 @@ impl SimNode {
             accepted,
             has_disk_fault: false,
             coverage,
+            #[cfg(test)]
+            is_altered: false,
         }
     }
 
@@ -365,6 +375,9 @@ impl SimNode {
         self.compare_all(reference_model)?;
         out.tasks.push((1, Task::Greet));
         out.tasks.push((SWEEP_US, Task::Sweep));
+        if self.settings.is_comparing {
+            out.tasks.push((VERIFY_US, Task::Verify));
+        }
         self.schedule_step(out);
         Ok(())
     }

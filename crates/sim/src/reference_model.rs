@@ -19,6 +19,9 @@ mod region_model;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+use flotilla_region::DigestComparison;
+
 use ended_replicas::EndedReplicas;
 use region_model::RegionModel;
 pub(crate) use region_model::{OpResult, ProposalResult, RowKey};
@@ -36,6 +39,8 @@ pub(crate) struct ReferenceModel {
     ended: EndedReplicas,
     /// The proposal and the entry that each ticket came out with.
     tickets: BTreeMap<Ticket, (RegionId, Index, usize)>,
+    /// A script has altered rows of a store.
+    may_differ: bool,
 }
 
 impl ReferenceModel {
@@ -71,6 +76,12 @@ impl ReferenceModel {
         let mut born = Vec::new();
         for committed in &task.entries {
             born.extend(region.agree(&committed.entry).map_err(named)?);
+            if let Some((_, last)) = region.comparisons().last()
+                && !self.may_differ
+                && last.verdict(region.newest()).has_difference()
+            {
+                return Err(named(format!("replicas differ: {last:?}")));
+            }
             region.compare_tickets(committed, &command).map_err(named)?;
             self.peers.extend(region.newest().peers.iter().map(|peer| peer.id));
             for (place, ticket) in committed.tickets.iter().enumerate() {
@@ -212,12 +223,25 @@ impl ReferenceModel {
         let newest = self.descriptor(region);
         let is_dropped = newest.is_some_and(|it| it.floor() >= peer && it.listed(peer).is_none());
         let is_true = match notice.kind {
-            NoticeKind::WhoIs => true,
+            // The digests are compared, and the verdict is looked at.
+            NoticeKind::WhoIs | NoticeKind::Digest { .. } => true,
             NoticeKind::Ended => self.ended.has(from, region, peer),
             NoticeKind::Gone | NoticeKind::End => is_dropped,
         };
         let words = || format!("store {from} says a lie: {notice:?}, and the region is {newest:?}");
         if is_true { Ok(()) } else { Err(words()) }
+    }
+
+    /// From now on a comparison may find that replicas differ.
+    #[cfg(test)]
+    pub(crate) fn allow_differences(&mut self) {
+        self.may_differ = true;
+    }
+
+    /// The comparisons of the replicas of a region, each with the index of its verdict.
+    #[cfg(test)]
+    pub(crate) fn comparisons(&self, region: RegionId) -> &[(Index, DigestComparison)] {
+        self.regions.get(&region).map_or(&[], RegionModel::comparisons)
     }
 
     /// The result of the proposal with this ticket; `None` if it was not handed out to be applied.

@@ -7,7 +7,7 @@ use flotilla_region::{
     AdminCommand, Descriptor, Event, KeySpan, MembershipCommand, Peer, PeerId, RegionId, Reject,
     RequestPrecondition, SplitCommand, Term, Ticket,
 };
-use flotilla_store::ApplyOutcome;
+use flotilla_store::{ApplyOutcome, DIGEST_VERSION};
 
 use crate::checker::{OperationId, RegisterAction};
 use crate::layout;
@@ -30,6 +30,8 @@ pub(crate) enum RequestOwner {
     Reader(Ticket),
     /// A store, for rows there that have expired.
     Sweeper,
+    /// A store, for a region there whose replicas should be compared.
+    Checker,
 }
 
 /// The body of a request.
@@ -44,6 +46,8 @@ pub(crate) enum RequestBody {
     Transfer(Option<PeerId>),
     /// Other replicas, or other roles.
     Membership(MembershipCommand),
+    /// A comparison of all replicas.
+    Compare,
 }
 
 /// The reply of a store.
@@ -146,6 +150,9 @@ impl ClientRequest {
             RequestBody::Membership(change) => {
                 Some(AdminCommand::Membership(change.clone()).encode())
             }
+            RequestBody::Compare => {
+                Some(AdminCommand::ComputeDigest { version: DIGEST_VERSION }.encode())
+            }
             RequestBody::Get(_) | RequestBody::Scan | RequestBody::Transfer(_) => None,
         };
         Self {
@@ -226,6 +233,9 @@ impl ClientRequest {
             (RequestBody::Membership(command), _) => {
                 Event::ChangeMembership { region, ticket, command: command.clone() }
             }
+            (RequestBody::Compare, _) => {
+                Event::CompareReplicas { region, ticket, digest_version: DIGEST_VERSION }
+            }
             (RequestBody::Transfer(to), _) => {
                 Event::TransferLeader { region, to: *to, ticket: Some(ticket) }
             }
@@ -244,9 +254,10 @@ impl ClientRequest {
             RequestBody::Scan => {
                 return keys.iter().map(|key| (key.clone(), RegisterAction::Get)).collect();
             }
-            RequestBody::Split(_) | RequestBody::Transfer(_) | RequestBody::Membership(_) => {
-                return Vec::new();
-            }
+            RequestBody::Split(_)
+            | RequestBody::Transfer(_)
+            | RequestBody::Membership(_)
+            | RequestBody::Compare => return Vec::new(),
             RequestBody::Write(ops) => ops,
         };
         let mut actions = Vec::new();
@@ -306,7 +317,8 @@ impl ClientRequest {
             RequestBody::Scan
             | RequestBody::Split(_)
             | RequestBody::Transfer(_)
-            | RequestBody::Membership(_) => return None,
+            | RequestBody::Membership(_)
+            | RequestBody::Compare => return None,
             RequestBody::Get(key) => keys.push(key),
             RequestBody::Write(ops) => {
                 for op in ops {

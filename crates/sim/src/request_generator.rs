@@ -82,6 +82,7 @@ pub(crate) fn chosen_key<'a>(
         RequestBody::Get(key) => key,
         RequestBody::Scan
         | RequestBody::Split(_)
+        | RequestBody::Compare
         | RequestBody::Transfer(_)
         | RequestBody::Membership(_) => &keys[nth(keys.len())],
         RequestBody::Write(ops) => match &ops[nth(ops.len())] {

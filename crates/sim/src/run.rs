@@ -130,6 +130,7 @@ pub(crate) fn settings(swarm: &Swarm, rng: &mut Rng) -> RunSettings {
         queue_bytes_max: choose(&mut later, &[1_000, 20_000, QUEUE_BYTES]),
         backlog_max: choose(&mut later, &[2, 20, QUEUE_BYTES]),
         is_spilling,
+        is_comparing: true,
     }
 }
 

@@ -63,6 +63,10 @@ pub(crate) enum Task {
     Split(SplitWish),
     /// Look for rows that have expired.
     Sweep,
+    /// Look for a region whose replicas should be compared.
+    Verify,
+    /// Compute a part of a digest.
+    Digest,
 }
 
 impl Task {
@@ -91,6 +95,8 @@ impl Task {
             Self::SendFrame { .. } => 20,
             Self::Scan(_) => 21,
             Self::Sweep => 22,
+            Self::Verify => 23,
+            Self::Digest => 24,
         }
     }
 }
@@ -143,6 +149,8 @@ pub(crate) struct Outbox {
     pub(crate) held_replies: Vec<HeldReply>,
     /// Rows that have expired.
     pub(crate) expired: Vec<ExpiredRows>,
+    /// Regions whose replicas are to be compared.
+    pub(crate) comparisons: Vec<Descriptor>,
     /// The store stalls for this long, and hands out its effects then.
     pub(crate) stall_us: Option<u64>,
 }

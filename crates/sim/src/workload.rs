@@ -215,7 +215,7 @@ impl ClientWorkload {
             RequestOwner::Client(client) => client as u64,
             RequestOwner::TsoOracle(store) => 1_000 + store as u64,
             RequestOwner::Auditor | RequestOwner::Operator | RequestOwner::Splitter { .. } => 2_000,
-            RequestOwner::Reader(_) | RequestOwner::Sweeper => 3_000,
+            RequestOwner::Reader(_) | RequestOwner::Sweeper | RequestOwner::Checker => 3_000,
         };
         request.set_time(wall_clock::read(request.store, now));
         let request = &self.requests[index(ticket)];
@@ -377,6 +377,9 @@ impl ClientWorkload {
                     .collect()
             }
             (RequestBody::Transfer(_), ClientReply::Transferred(_)) => Vec::new(),
+            (RequestBody::Compare, ClientReply::Wrote(ApplyOutcome::DigestDue { .. })) => {
+                Vec::new()
+            }
             (RequestBody::Membership(_), ClientReply::Wrote(ApplyOutcome::Done)) => {
                 let result = reference_model.result(ticket);
                 if result != Some(&ProposalResult::Members) {

@@ -455,6 +455,7 @@ impl SimWorld {
         }
         out.held_replies.drain(..).for_each(|held| self.log_time(store, held));
         out.expired.drain(..).for_each(|expired| self.remove_expired(store, expired));
+        out.comparisons.drain(..).for_each(|region| self.compare_replicas(store, &region));
         for ticket in out.undecided.drain(..) {
             self.nodes[store].forget_wait(ticket);
             let freed = self.workload.leave_open(ticket)?;

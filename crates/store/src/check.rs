@@ -45,6 +45,7 @@ pub(crate) fn check(
     let promised = check_ranges(&descriptors, held, ranges)?;
     let uninitialised = check_uninitialised(log, store, &view, &descriptors)?;
     let tombstones = check_tombstones(log, store, &view, &descriptors)?;
+    check_inconsistent(&view, &descriptors)?;
     let states = view.states()?;
     if states.len() != descriptors.len() {
         return Err(Error::Corrupt(format!(
@@ -77,6 +78,17 @@ pub(crate) fn check(
     }
     let (pages, regions) = (pages.check()?, descriptors.len() as u64);
     Ok(StoreCheckReport { pages, regions, rows, uninitialised, tombstones, promised })
+}
+
+/// A verdict is about a region that is here.
+fn check_inconsistent(view: &StoreSnapshot, descriptors: &[Descriptor]) -> Result<(), Error> {
+    let is_here = |region: &RegionId| descriptors.iter().any(|it| it.id == *region);
+    match view.inconsistent()?.keys().find(|region| !is_here(region)) {
+        Some(region) => {
+            Err(Error::Corrupt(format!("a verdict about region {region}, which is not here")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The expiry tree has the times of the rows that expire, and no others.

@@ -10,6 +10,7 @@ use flotilla_region::{Descriptor, EndTask, PeerId, RegionId, StoreId};
 
 use crate::data_range;
 use crate::error::Error;
+use crate::inconsistent_regions;
 use crate::range_map::RangeMap;
 use crate::schema::{self, APPLY, REGION, TOMB, Tombstone, UNINITIALISED, UninitialisedRow};
 use crate::snapshot::SnapshotStages;
@@ -54,6 +55,7 @@ pub(crate) fn end(
             data_range::delete(&mut txn, descriptor.space, &descriptor.start, end)?;
         txn.tree(REGION)?.delete(&key)?;
         txn.tree(APPLY)?.delete(&key)?;
+        inconsistent_regions::remove(&mut txn, region)?;
         ended.replicas.push(own);
         ended.region = Some(descriptor);
     }

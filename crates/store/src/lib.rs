@@ -15,6 +15,8 @@
 //! - [`Store::open_snapshot`] reads what `Effects::snapshots` sends; [`Store::begin_stage`] and the
 //!   calls below it receive it; [`Store::install`] carries out `Effects::installs`.
 //! - [`Store::end`] carries out `Effects::ends`.
+//! - [`Store::compute_digest`] computes, part by part, what entries have asked for that compare
+//!   replicas.
 //! - [`Store::admit`] answers `Effects::unknown`.
 //! - [`Store::maintain`], which makes the checkpoints, and [`Store::purge_log`] are the driver's to
 //!   call, now and then.
@@ -29,10 +31,12 @@ mod cluster_copies;
 mod config;
 mod data_range;
 mod digest;
+mod digest_job;
 mod directory;
 mod end;
 mod error;
 mod expired;
+mod inconsistent_regions;
 mod log_purge;
 mod log_reader;
 mod maintenance;
@@ -56,6 +60,8 @@ pub use apply::{Applied, AppliedReplica, ApplyOutcome, ApplyReject};
 pub use check::StoreCheckReport;
 pub use checkpoint::{CheckpointReport, CheckpointedReplica};
 pub use config::Config;
+pub use digest::DIGEST_VERSION;
+pub use digest_job::{DigestReport, DigestStep};
 pub use directory::{StartSeed, StoreDirectory};
 pub use end::Ended;
 pub use error::{Error, ReadError};

@@ -21,6 +21,8 @@ pub(crate) const APPLY: &str = "apply";
 pub(crate) const UNINITIALISED: &str = "uninitialised";
 /// The greatest replica that has ended here; by region.
 pub(crate) const TOMB: &str = "tomb";
+/// The last verdicts about regions whose replicas were found to differ; by region.
+pub(crate) const INCONSISTENT: &str = "inconsistent";
 
 /// The key of the row in [`IDENT`].
 pub(crate) const IDENTITY_KEY: &[u8] = b"identity";

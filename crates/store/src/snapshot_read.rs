@@ -8,13 +8,14 @@ use std::ops::Bound;
 use bytes::Bytes;
 use flotilla_kv::ColumnFamily;
 use flotilla_pagestore::{Snapshot, Tree};
-use flotilla_region::{Descriptor, Index, PeerId, RegionId};
+use flotilla_region::{ConsistencyVerdict, Descriptor, Index, PeerId, RegionId};
 
 use crate::error::{Error, ReadError};
+use crate::inconsistent_regions;
 use crate::read_time::ReadTime;
 use crate::schema::{
-    self, APPLY, ApplyState, DataRow, FamilyTrees, REGION, TOMB, Tombstone, UNINITIALISED,
-    UninitialisedRow,
+    self, APPLY, ApplyState, DataRow, FamilyTrees, INCONSISTENT, REGION, TOMB, Tombstone,
+    UNINITIALISED, UninitialisedRow,
 };
 
 /// Everything on the store as it was at one moment. Cheap to take and to clone; while it lives,
@@ -118,6 +119,18 @@ impl StoreSnapshot {
         while let Some((key, row)) = rows.next()? {
             let region = schema::region_of_key(key)?;
             found.insert(region, Tombstone::decode(region, row)?);
+        }
+        Ok(found)
+    }
+
+    /// The regions whose replicas were found to differ.
+    pub(crate) fn inconsistent(&self) -> Result<BTreeMap<RegionId, ConsistencyVerdict>, Error> {
+        let Some(tree) = self.snapshot.tree(INCONSISTENT)? else { return Ok(BTreeMap::new()) };
+        let mut found = BTreeMap::new();
+        let mut rows = tree.range(..);
+        while let Some((key, row)) = rows.next()? {
+            let region = schema::region_of_key(key)?;
+            found.insert(region, inconsistent_regions::decode(region, row)?);
         }
         Ok(found)
     }
@@ -397,6 +410,7 @@ impl RegionSnapshot {
     }
 
     /// Calls `each` with every row of the column family, in order.
+    #[cfg(test)]
     pub(crate) fn for_each_row(
         &self,
         mut each: impl FnMut(&[u8], DataRow<'_>),

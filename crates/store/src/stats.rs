@@ -2,6 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use flotilla_region::RegionChange;
+
+use crate::apply::AppliedReplica;
+
 flotilla_base::metrics! { "store",
     /// The counters of the store since it was opened, and those of its engines.
     #[derive(Clone, Debug, Default)]
@@ -26,6 +30,16 @@ flotilla_base::metrics! { "store",
         pub pages_reclaimed_bytes: u64 => Counter(Bytes),
         /// Bytes of log batches that came since the last checkpoint.
         pub log_bytes_since_checkpoint: u64 => Gauge(Bytes, "log_since_checkpoint_bytes"),
+        /// Comparisons of the replicas of regions here of which all took part.
+        pub comparisons: u64 => Counter(None),
+        /// Comparisons in which replicas took no part.
+        pub comparisons_incomplete: u64 => Counter(None),
+        /// Comparisons that have found a difference between replicas.
+        pub comparisons_differing: u64 => Counter(None),
+        /// Regions here whose replicas differ, by the last comparison that could tell.
+        pub inconsistent_regions: u64 => Gauge(None),
+        /// Bytes of rows that were read for comparisons.
+        pub digested_bytes: u64 => Counter(Bytes),
         /// Reads of log entries that the disk refused or that found damage.
         pub log_reads_failed: u64 => Counter(None),
     }
@@ -38,7 +52,29 @@ pub(crate) struct StoreCounters {
     pub(crate) checkpoints: Counter,
     pub(crate) snapshots_installed: Counter,
     pub(crate) replicas_ended: Counter,
+    pub(crate) comparisons: ComparisonCounters,
     pub(crate) log_reads_failed: Counter,
+}
+
+/// Counts of comparisons of replicas.
+#[derive(Debug, Default)]
+pub(crate) struct ComparisonCounters {
+    pub(crate) complete: Counter,
+    pub(crate) incomplete: Counter,
+    pub(crate) differing: Counter,
+    pub(crate) bytes: Counter,
+}
+
+impl ComparisonCounters {
+    /// Counts the verdicts of entries that were applied.
+    pub(crate) fn note_applied(&self, replicas: &[AppliedReplica]) {
+        for change in replicas.iter().flat_map(|replica| &replica.changes) {
+            let RegionChange::Compared { verdict, .. } = change else { continue };
+            let of = if verdict.is_complete() { &self.complete } else { &self.incomplete };
+            of.add(1);
+            self.differing.add(u64::from(verdict.has_difference()));
+        }
+    }
 }
 
 /// A number that only grows.

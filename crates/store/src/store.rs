@@ -1,5 +1,6 @@
 //! The store: opens both engines and offers their operations.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -12,17 +13,20 @@ use flotilla_pagestore::{
 };
 use flotilla_raftlog::{Commit, LogMaintenance, PurgeReport, RecoveryReport};
 use flotilla_region::{
-    ApplyTask, Compaction, Descriptor, EndTask, Envelope, Index, InstallTask, LogEntry, LogFetch,
-    LogWrite, NotAdmitted, PeerId, RegionId, RegionSize, ReplicaBirth, SnapshotHead, StageId,
+    ApplyTask, Compaction, ConsistencyVerdict, Descriptor, EndTask, Envelope, Index, InstallTask,
+    LogEntry, LogFetch, LogWrite, NotAdmitted, PeerId, RegionChange, RegionId, RegionSize,
+    ReplicaBirth, SnapshotHead, StageId,
 };
 
-use crate::apply::{self, Applied};
+use crate::apply::{self, Applied, AppliedReplica, DigestCut};
 use crate::check::{self, StoreCheckReport};
 use crate::checkpoint::{CheckpointReport, CheckpointState};
 use crate::config::Config;
+use crate::digest_job::{DigestJobs, DigestRequest, DigestStep};
 use crate::directory::StoreDirectory;
 use crate::end::{self, Ended};
 use crate::error::{Error, ReadError};
+use crate::inconsistent_regions::InconsistentRegions;
 use crate::maintenance::{MaintenanceCounters, StoreMaintenance};
 use crate::range_map::{self, RangeMap};
 use crate::recovery::{RecoveredReplicas, Recovery};
@@ -51,6 +55,8 @@ pub struct Store {
     ranges: RangeMap,
     stages: SnapshotStages,
     sizes: SizeChecks,
+    digests: DigestJobs,
+    inconsistent: InconsistentRegions,
     maintenance: MaintenanceCounters,
     counters: StoreCounters,
 }
@@ -82,6 +88,8 @@ impl Store {
         let ending = superseded.iter().map(|(found, _)| found);
         let with_rows = recovered.replicas.iter().chain(ending);
         let ranges = RangeMap::new(with_rows.map(|found| &found.descriptor));
+        let digests = DigestJobs::new(config.pages.old_version_disk_bytes);
+        let inconsistent = InconsistentRegions::recover(&StoreSnapshot::new(pages.read()))?;
         let (maintenance, counters) = (MaintenanceCounters::default(), StoreCounters::default());
         let store = Self {
             identity,
@@ -94,6 +102,8 @@ impl Store {
             ranges,
             stages: SnapshotStages::default(),
             sizes: SizeChecks::default(),
+            digests,
+            inconsistent,
             maintenance,
             counters,
         };
@@ -229,7 +239,10 @@ impl Store {
     /// it: reads see all of it from now on. Entries that are applied already are left out. Not
     /// durable by itself: after a crash the entries are applied again, from the log.
     ///
-    /// The entries must be durable in the log.
+    /// Behind an entry that asks for a digest a transaction ends: [`Store::compute_digest`] goes on
+    /// with a view of the region as it is there.
+    ///
+    /// The entries must be durable in the log. One thread at a time applies.
     ///
     /// # Errors
     ///
@@ -239,11 +252,31 @@ impl Store {
     ///
     /// If an entry of a region is left out.
     pub fn apply(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {
+        let Some(cut) = apply::cut(tasks) else { return self.apply_at_once(tasks) };
+        let DigestCut { region, index, version, until, behind } = cut;
+        let mut applied = self.apply_at_once(&until)?;
+        let due = RegionChange::DigestDue { index };
+        let is_due = |it: &&AppliedReplica| it.region == region && it.changes.contains(&due);
+        // One that was applied before a restart was not applied again.
+        if let Some(replica) = applied.replicas.iter().find(is_due) {
+            let request = DigestRequest { region, peer: replica.peer, index, version };
+            let begun = self.digests.begin(&self.pages, request);
+            begun.map_err(|error| digest::read_failed(region, error))?;
+        }
+        if !behind.is_empty() {
+            applied.extend(self.apply(&behind)?);
+        }
+        Ok(applied)
+    }
+
+    fn apply_at_once(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {
         let mut applied =
             apply::apply(&self.pages, &self.log, &self.ranges, self.identity.store, tasks)?;
         self.sizes
             .note_applied(&mut applied.replicas, self.config.size_check_bytes, || self.read())?;
         self.checkpoints.note_applied(self.identity.store, &applied.replicas);
+        self.inconsistent.note_applied(&applied.replicas);
+        self.counters.comparisons.note_applied(&applied.replicas);
         self.counters.applies.add(1);
         self.counters.entries_applied.add(applied.entries);
         Ok(applied)
@@ -372,6 +405,7 @@ impl Store {
         self.checkpoints.note_ended(task, ended.region.is_some());
         if ended.region.is_some() {
             self.sizes.forget(task.region);
+            self.inconsistent.forget(task.region);
         }
         self.counters.replicas_ended.add(ended.replicas.len() as u64);
         Ok(ended)
@@ -512,8 +546,41 @@ impl Store {
         self.read().descriptors()
     }
 
-    /// The applied index of a region and a hash over its rows. Replicas that are applied up to the
-    /// same index have the same hash. Reads the whole region.
+    /// Computes the next part of the digest that an entry has asked for, of about so many bytes of
+    /// rows. Call it until it is idle, as slowly as the disk is to be spared: its view keeps pages
+    /// from being used again, and entries that ask meanwhile get no digest.
+    ///
+    /// # Errors
+    ///
+    /// The page store failed, or a row cannot be read. The digest is given up then.
+    pub fn compute_digest(&self, bytes_max: u64) -> Result<DigestStep, ReadError> {
+        let step = self.digests.step(bytes_max)?;
+        if let DigestStep::More { bytes } | DigestStep::Done { bytes, .. } = step {
+            self.counters.comparisons.bytes.add(bytes);
+        }
+        Ok(step)
+    }
+
+    /// The region whose digest is being computed.
+    #[must_use]
+    pub fn digesting(&self) -> Option<RegionId> {
+        self.digests.running()
+    }
+
+    /// Gives up the digest that is being computed, and its view with it.
+    pub fn give_up_digest(&self) {
+        self.digests.give_up();
+    }
+
+    /// The regions here whose replicas were found to differ, with the last verdict that says so:
+    /// until a later comparison of all their replicas finds none. Durable with the next checkpoint.
+    #[must_use]
+    pub fn inconsistent_regions(&self) -> BTreeMap<RegionId, ConsistencyVerdict> {
+        self.inconsistent.all()
+    }
+
+    /// The applied index of a region and the digest of its state. Replicas that are applied up to
+    /// the same index have the same one. Reads the whole region.
     ///
     /// # Errors
     ///
@@ -552,6 +619,11 @@ impl Store {
             log_bytes_since_checkpoint: self.log.bytes_ahead(),
             snapshots_installed: self.counters.snapshots_installed.get(),
             replicas_ended: self.counters.replicas_ended.get(),
+            comparisons: self.counters.comparisons.complete.get(),
+            comparisons_incomplete: self.counters.comparisons.incomplete.get(),
+            comparisons_differing: self.counters.comparisons.differing.get(),
+            inconsistent_regions: self.inconsistent.count() as u64,
+            digested_bytes: self.counters.comparisons.bytes.get(),
             log_reads_failed: self.counters.log_reads_failed.get(),
         }
     }

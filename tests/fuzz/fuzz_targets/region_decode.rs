@@ -6,13 +6,18 @@
 use bytes::Bytes;
 use flotilla_base::fields::put_bytes;
 use flotilla_kv::raw;
-use flotilla_region::{AdminCommand, Descriptor, EntryKind, HardState, LogEntry, entry_data};
+use flotilla_region::{
+    AdminCommand, ConsistencyVerdict, Descriptor, EntryKind, HardState, LogEntry, entry_data,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let bytes = Bytes::copy_from_slice(data);
     if let Ok(descriptor) = Descriptor::decode(bytes.clone()) {
         assert_eq!(Descriptor::decode(descriptor.encode()).as_ref(), Ok(&descriptor));
+    }
+    if let Ok(verdict) = ConsistencyVerdict::decode(bytes.clone()) {
+        assert_eq!(ConsistencyVerdict::decode(verdict.encode()).as_ref(), Ok(&verdict));
     }
     if let Ok(state) = HardState::decode(bytes.clone()) {
         assert_eq!(HardState::decode(state.encode()).as_ref(), Ok(&state));

@@ -89,6 +89,8 @@ struct Live {
     waiting: BTreeSet<Ticket>,
     /// As far as entries were applied.
     region: Descriptor,
+    /// The entries that have asked for digests.
+    digests: Vec<Index>,
     /// The store has to end, or the replica has.
     is_over: bool,
 }
@@ -151,15 +153,17 @@ impl Live {
             stage_count: 0,
             waiting: BTreeSet::new(),
             region: descriptor(),
+            digests: Vec::new(),
             is_over: false,
         }
     }
 
     fn go_on(&mut self, input: &mut Input<'_>) {
-        let event = match input.below(11) {
+        let event = match input.below(12) {
             8 => Some(self.staged(input)),
             9 => Some(self.notice(input)),
             10 => Some(self.change(input)),
+            11 => Some(self.digested(input)),
             0 => self.work.pop_front().map(|work| self.complete(work)),
             1 => {
                 // Everything that is on its way is done.
@@ -312,6 +316,14 @@ impl Live {
                 unconfirmed.remove(at);
                 Some(RegionChange::Forgotten { index, peer, descriptor: self.region.clone() })
             }
+            AdminCommand::ComputeDigest { .. } => {
+                self.digests.push(index);
+                Some(RegionChange::DigestDue { index })
+            }
+            AdminCommand::VerifyDigests(comparison) => {
+                let verdict = comparison.verdict(&self.region);
+                Some(RegionChange::Compared { index, verdict })
+            }
             AdminCommand::Split(_) => None,
         }
     }
@@ -322,13 +334,37 @@ impl Live {
 
     /// A word about this replica, another one, or one that cannot be.
     fn notice(&mut self, input: &mut Input<'_>) -> Event {
-        let kinds = [NoticeKind::WhoIs, NoticeKind::Gone, NoticeKind::End, NoticeKind::Ended];
-        let kind = kinds[usize::from(input.below(4))];
+        let index = self.digests.last().copied().unwrap_or_default();
+        let digest = Some(u64::from(input.below(2)));
+        let kinds = [
+            NoticeKind::WhoIs,
+            NoticeKind::Gone,
+            NoticeKind::End,
+            NoticeKind::Ended,
+            NoticeKind::Digest { index, digest },
+        ];
+        let kind = kinds[usize::from(input.below(5))];
         let peer = PeerId(input.near(peer(1).id.0));
         let conf_version = input.near(self.region.epoch.conf_version);
         let epoch = Epoch { conf_version, version: 1 };
         let (from, to) = (StoreId(u64::from(2 + input.below(2))), StoreId(1));
         Event::Notice(Notice { region: REGION, from, to, kind, peer, epoch })
+    }
+
+    /// The digest of the rows here, or the wish for a comparison.
+    fn digested(&mut self, input: &mut Input<'_>) -> Event {
+        let (region, peer) = (REGION, peer(1).id);
+        if let Some(index) = self.digests.last().copied()
+            && input.below(2) == 0
+        {
+            let index = Index(input.near(index.0));
+            let digest = (input.below(4) > 0).then(|| u64::from(input.below(2)));
+            return Event::Digested { region, peer, index, digest };
+        }
+        self.ticket_count += 1;
+        let ticket = Ticket(self.ticket_count);
+        self.waiting.insert(ticket);
+        Event::CompareReplicas { region, ticket, digest_version: 1 }
     }
 
     /// A change of the members that somebody wants.

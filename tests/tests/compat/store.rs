@@ -12,10 +12,10 @@ use flotilla_identity::{
 use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_region::{
-    AdminCommand, ApplyTask, BirthOrigin, Committed, Compaction, Descriptor, EndTask, EntryKind,
-    Epoch, HardState, Index, LogEntry, LogWrite, MembershipChange, MembershipCommand, Peer, PeerId,
-    PeerRole, RecoveredReplica, RegionId, RegionPeer, RemovedPeers, ReplicaBirth, Space, StoreId,
-    Term, UninitialisedReplica,
+    AdminCommand, ApplyTask, BirthOrigin, Committed, Compaction, Descriptor, DigestComparison,
+    EndTask, EntryKind, Epoch, HardState, Index, LogEntry, LogWrite, MembershipChange,
+    MembershipCommand, Peer, PeerId, PeerRole, RecoveredReplica, RegionId, RegionPeer,
+    RemovedPeers, ReplicaBirth, Space, StoreId, Term, UninitialisedReplica,
 };
 use flotilla_store::{
     Config, LogConfig, PageOptions, RecoveredReplicas, StartSeed, Store, StoreDirectory,
@@ -25,9 +25,9 @@ use flotilla_vfs::os::OsFs;
 use crate::{copy_of, is_written_alike, noise};
 
 /// The older ones are read, the newest one is read and written.
-const FIXTURES: [&str; 7] =
-    ["store", "store-2", "store-3", "store-4", "store-5", "store-6", "store-7"];
-const NEWEST: &str = FIXTURES[6];
+const FIXTURES: [&str; 8] =
+    ["store", "store-2", "store-3", "store-4", "store-5", "store-6", "store-7", "store-8"];
+const NEWEST: &str = FIXTURES[7];
 /// The time of the first entry with one, and the time to live of each sixth row.
 const TIME_MS: u64 = 1_800_000_000_000;
 const TTL_S: u64 = 1_000_000;
@@ -93,8 +93,39 @@ fn family(fixture: &str, index: u64) -> ColumnFamily {
     if is_other { ColumnFamily::Write } else { ColumnFamily::Default }
 }
 
+/// The commands of two comparisons of the replicas of a region, in the eighth fixture: of the first
+/// a root has the verdict, of the second only the log.
+fn comparison(fixture: &str, region: u64, index: u64) -> Option<AdminCommand> {
+    let peer = |store| PeerId(region * 100 + store);
+    let digests = vec![(peer(1), 5), (peer(2), 5), (peer(3), index)];
+    match index {
+        _ if !FIXTURES[7..].contains(&fixture) => None,
+        58 | 88 => Some(AdminCommand::ComputeDigest { version: 1 }),
+        59 | 89 => {
+            let index = Index(index - 1);
+            Some(AdminCommand::VerifyDigests(DigestComparison { index, digests }))
+        }
+        _ => None,
+    }
+}
+
+/// The entry behind which the replicas of a region were found to differ.
+fn verdicts(fixture: &str, last: u64) -> Vec<(u64, u64)> {
+    let has_verdict = |region: &u64| comparison(fixture, *region, 59).is_some();
+    [2, 3].into_iter().filter(has_verdict).map(|region| (region, last)).collect()
+}
+
+fn known_verdicts(store: &Store) -> Vec<(u64, u64)> {
+    let known = store.inconsistent_regions().into_iter();
+    known.map(|(region, verdict)| (region.0, verdict.index.0)).collect()
+}
+
 /// One proposal under version 1: a put, and every tenth time a range that goes.
 fn entry(fixture: &str, region: u64, index: u64) -> LogEntry {
+    if let Some(command) = comparison(fixture, region, index) {
+        let (kind, data) = (EntryKind::Normal, command.encode());
+        return LogEntry { index: Index(index), term: Term(3), kind, data };
+    }
     let (key, value) = row(region, index);
     let expires = has_expiry(fixture) && index.is_multiple_of(6);
     let mut ops = vec![RawOp::Put { key, value, ttl_s: if expires { TTL_S } else { 0 } }];
@@ -263,7 +294,8 @@ fn write(dir: &Path) {
 /// The rows of a column family of a region after the entries up to `last`.
 fn rows(fixture: &str, of: ColumnFamily, region: u64, last: u64) -> Vec<(Bytes, Bytes)> {
     let mut rows = std::collections::BTreeMap::new();
-    for index in (1..=last).filter(|index| family(fixture, *index) == of) {
+    let is_put = |index: &u64| comparison(fixture, region, *index).is_none();
+    for index in (1..=last).filter(is_put).filter(|index| family(fixture, *index) == of) {
         let (key, value) = row(region, index);
         rows.insert(key, value);
         if index.is_multiple_of(10) {
@@ -304,7 +336,9 @@ fn expire(fixture: &str, store: &Store, region: u64) {
     // By the watermark alone.
     assert_eq!(view().at(0).ttl_s(&last).unwrap(), Some(TTL_S));
     // The last entry of each key decides.
-    let of_family = (1..=90).filter(|index| family(fixture, *index) == ColumnFamily::Default);
+    let is_put = |index: &u64| comparison(fixture, region, *index).is_none();
+    let puts = (1..=90).filter(is_put);
+    let of_family = puts.filter(|index| family(fixture, *index) == ColumnFamily::Default);
     let last: std::collections::BTreeMap<_, u64> =
         of_family.map(|index| (row(region, index).0, index)).collect();
     let expiring = last.values().filter(|index| index.is_multiple_of(6));
@@ -348,6 +382,7 @@ fn is_read(fixture: &str) {
         expected[0] = last;
     }
     assert_eq!(store.descriptors().unwrap(), expected);
+    assert_eq!(known_verdicts(&store), verdicts(fixture, 58), "in the root");
     for id in [2, 3] {
         let is_this = |replica: &&RecoveredReplica| replica.descriptor.id == RegionId(id);
         let replica = recovered.iter().find(is_this).unwrap();
@@ -364,6 +399,7 @@ fn is_read(fixture: &str) {
             expire(fixture, &store, id);
         }
     }
+    assert_eq!(known_verdicts(&store), verdicts(fixture, 88));
     let report = store.check().unwrap();
     assert_eq!(report.uninitialised, uninitialised(fixture).len().min(1) as u64, "in the root");
     store.checkpoint().unwrap();

@@ -228,6 +228,16 @@ pub(crate) const ALERTS: &[Alert] = &[
         rests: &[("flotilla_pages_scrub_errors_total{instance=\"s1:20160\"}", "1x20")],
     },
     Alert {
+        name: "FlotillaReplicasDiffer",
+        condition: "flotilla_store_inconsistent_regions > 0",
+        holds: "0m",
+        severity: "critical",
+        summary: "The replicas of a region do not have the same rows.",
+        action: "replicas-differ",
+        fires: &[("flotilla_store_inconsistent_regions{instance=\"s1:20160\"}", "0 0 1x20")],
+        rests: &[("flotilla_store_inconsistent_regions{instance=\"s1:20160\"}", "1 1 0x20")],
+    },
+    Alert {
         name: "FlotillaClockDeviates",
         condition: "flotilla_requests_clock_deviation_seconds > 1",
         holds: "1m",

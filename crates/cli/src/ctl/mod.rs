@@ -11,6 +11,7 @@ mod store;
 mod stores;
 mod text;
 mod transfer;
+mod verify;
 mod views;
 mod writes;
 

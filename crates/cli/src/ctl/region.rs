@@ -1,6 +1,7 @@
-//! One region: what its replicas say, its split and the transfer of its lead.
+//! One region: what its replicas say, its split, the transfer of its lead, and their comparison.
 
 use std::io::Write;
+use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_client::Client;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::replicas::{self, ReplicaChange};
 use super::text::{ByteFormat, escape, hex};
-use super::{transfer, views};
+use super::{transfer, verify, views};
 use crate::split_keys;
 use crate::tool::{ClusterTarget, Error, TableCell, number, table};
 
@@ -47,6 +48,18 @@ pub(crate) enum RegionCommand {
         /// Name or number of the store [default: the one that lacks least of the log]
         #[arg(long, value_name = "STORE")]
         to: Option<String>,
+    },
+    /// Compares the rows of all replicas of a region, or of all: `flotilla ctl region verify 7`
+    ///
+    /// Each replica reads all of its rows behind the same entry of the log, at the rate of its
+    /// store's `verify.bytes_per_s`; requests go on meanwhile. Nothing is repaired. Exit code 5 if
+    /// replicas differ, and 1 if there is no difference but some replica took no part.
+    Verify {
+        /// Which [default: all, one after the other]
+        id: Option<u64>,
+        /// Seconds until a comparison is not waited for any longer, though it goes on
+        #[arg(long = "wait", value_name = "SECONDS", default_value_t = 1800)]
+        wait_seconds: u64,
     },
     /// Gives a region replicas on further stores: `flotilla ctl region add 7 --store s4`
     ///
@@ -129,6 +142,9 @@ pub(crate) async fn run(
         }
         RegionCommand::Transfer { id, to } => {
             transfer::run(target, *id, to.as_deref(), format, out).await
+        }
+        RegionCommand::Verify { id, wait_seconds } => {
+            verify::run(target, *id, Duration::from_secs(*wait_seconds), format, out).await
         }
         RegionCommand::Add { id, stores, wait } => {
             let change = ReplicaChange { added: stores.clone(), ..wait.change() };

@@ -1,18 +1,21 @@
 //! `flotilla ctl stores`: each store as the registry has it and as it describes itself, and how
 //! many disks the registry is on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::time::Duration;
 
 use flotilla_client::Observer;
 use flotilla_identity::StoreUuid;
 use flotilla_proto::metapb::PeerRole;
-use flotilla_proto::peers::{KnownStore, RegionStatus, Space, StatsResponse, StoreState};
+use flotilla_proto::peers::{
+    KnownStore, RegionStatus, RegionVerdict, Space, StatsResponse, StoreState,
+};
 use serde_json::{Value, json};
 
 use super::text::ByteFormat;
 use super::transfer::store_id;
+use super::verify::{difference, verdict_to_json};
 use super::views::{StoreAnswer, ask_all};
 use crate::diagnosis::reason;
 use crate::tool::{ClusterTarget, Error, TableCell, is_gone, metric, number, table};
@@ -82,18 +85,35 @@ pub(super) async fn run(
     let seen = ask_all(target, here, look).await?;
     let holders = seen.iter().filter_map(|seen| seen.answer.as_ref().ok()?.registry.clone());
     let holders = holders.max_by_key(|holders| holders.version);
+    let stores: Vec<_> = seen.iter().map(|seen| seen.store.clone()).collect();
     if format.is_json {
         let mut rows: Vec<_> =
-            seen.iter().map(|seen| store_to_json(seen, holders.as_ref())).collect();
+            seen.iter().map(|seen| store_to_json(seen, holders.as_ref(), &stores)).collect();
         rows.extend(gone.iter().map(gone_to_json));
         rows.sort_by_key(|row| row["id"].as_u64());
         return Ok(writeln!(out, "{:#}", Value::Array(rows))?);
     }
     write_table(&seen, &gone, format.screen_width, out)?;
+    for verdict in latest_verdicts(&seen).values() {
+        writeln!(out, "the replicas of {}", difference(verdict, &stores))?;
+    }
     if let Some(words) = holders.and_then(|holders| holders.warning(&seen)) {
         writeln!(out, "{words}")?;
     }
     Ok(())
+}
+
+/// The regions whose replicas differ, each with the last verdict that a store has.
+fn latest_verdicts(seen: &[StoreAnswer<StoreView>]) -> BTreeMap<u64, &RegionVerdict> {
+    let answers = seen.iter().filter_map(|seen| seen.answer.as_ref().ok());
+    let mut latest = BTreeMap::<u64, &RegionVerdict>::new();
+    for verdict in answers.flat_map(|view| &view.stats.inconsistent) {
+        let known = latest.entry(verdict.region_id).or_insert(verdict);
+        if verdict.index > known.index {
+            *known = verdict;
+        }
+    }
+    latest
 }
 
 fn write_table(
@@ -227,7 +247,11 @@ fn gone_to_json(store: &KnownStore) -> Value {
     row
 }
 
-fn store_to_json(seen: &StoreAnswer<StoreView>, registry: Option<&RegistryHolders>) -> Value {
+fn store_to_json(
+    seen: &StoreAnswer<StoreView>,
+    registry: Option<&RegistryHolders>,
+    stores: &[KnownStore],
+) -> Value {
     let mut row = record_to_json(&seen.store);
     row["up"] = seen.answer.is_ok().into();
     let holds = registry.map(|holders| holders.stores.contains(&store_id(&seen.store)));
@@ -247,6 +271,8 @@ fn store_to_json(seen: &StoreAnswer<StoreView>, registry: Option<&RegistryHolder
                 row[key] = metric(stats, group, name).into();
             }
             row["pages"] = pages_to_json(stats);
+            let verdicts = stats.inconsistent.iter();
+            row["inconsistent_regions"] = verdicts.map(|it| verdict_to_json(it, stores)).collect();
         }
         Err(error) => {
             row["state"] = absence(error).into();
@@ -366,9 +392,21 @@ mod tests {
         assert!(String::from_utf8(out).unwrap().contains("leaving, up"));
         let [_, leaving] = &answers(&[1, 2])[..] else { panic!() };
         let holders = RegistryHolders { version: 1, stores: [2].into() };
-        let row = store_to_json(leaving, Some(&holders));
+        let row = store_to_json(leaving, Some(&holders), &[]);
         assert_eq!((&row["state"], &row["registry_state"]), (&json!("up"), &json!("leaving")));
         assert_eq!(row["holds_registry"], true);
+    }
+
+    #[test]
+    fn of_the_verdicts_about_a_region_the_last_one_is_told() {
+        let mut seen = answers(&[1, 2]);
+        for (seen, index) in seen.iter_mut().zip([9, 7]) {
+            let verdict = RegionVerdict { region_id: 7, index, replicas: vec![] };
+            let Ok(view) = &mut seen.answer else { panic!() };
+            view.stats.inconsistent.push(verdict);
+        }
+        let latest = latest_verdicts(&seen);
+        assert_eq!(latest.values().map(|verdict| verdict.index).collect::<Vec<_>>(), [9]);
     }
 
     #[test]
@@ -423,8 +461,8 @@ mod tests {
         (stats.store.pages.txid, stats.store.pages.oldest_txid) = (19, 10);
         let answer = Ok(StoreView { stats: stats.to_wire(), registry: None });
         let row =
-            store_to_json(&StoreAnswer { store: store(1, StoreState::StoreUp), answer }, None);
-        let keys = "address feature_level id leaders log_lines_lost log_reads_failed log_syncs \
+            store_to_json(&StoreAnswer { store: store(1, StoreState::StoreUp), answer }, None, &[]);
+        let keys = "address feature_level id inconsistent_regions leaders log_lines_lost log_reads_failed log_syncs \
              name reads_failed registry_state replicas replicas_without_leader starts state stores_connected \
              stores_known up uptime_ms uuid version writes_acknowledged";
         let pages = "cached_bytes checkpoints dirty_bytes ended_snapshots file_bytes free_bytes \

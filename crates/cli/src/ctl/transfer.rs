@@ -51,7 +51,7 @@ pub(super) async fn run(
 }
 
 /// The store that leads, 0 if there is none.
-async fn leader(target: &ClusterTarget, id: u64) -> Result<u64, Error> {
+pub(super) async fn leader(target: &ClusterTarget, id: u64) -> Result<u64, Error> {
     let wanted = |region: &RegionStatus| region.region.as_ref().is_some_and(|it| it.id == id);
     let found = views::gather_regions(target, wanted).await?;
     let Some(region) = found.get(&id) else {

@@ -27,6 +27,7 @@ mod table;
 mod tests;
 mod tls;
 mod toml_file;
+mod verify;
 
 pub use default_file::{default_file, default_values};
 pub use error::ConfigError;
@@ -45,3 +46,4 @@ pub use split_keys::{KEY_ESCAPES, escape_key, read_split_keys, unescape_key};
 pub use storage::{PagesReadMode, ScrubConfig, StorageConfig};
 pub use tls::{TlsConfig, TlsMode};
 pub use table::{SECTIONS, setting_keys, setting_value, setting_values};
+pub use verify::VerifyConfig;

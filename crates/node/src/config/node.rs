@@ -16,6 +16,7 @@ use super::snapshot::SnapshotConfig;
 use super::split::SplitConfig;
 use super::storage::{ScrubConfig, StorageConfig};
 use super::tls::TlsConfig;
+use super::verify::VerifyConfig;
 
 settings! {
     /// The settings of one node. Identity and addresses come first.
@@ -103,6 +104,8 @@ settings! {
         pub storage: StorageConfig,
         /// The search for bit rot.
         pub scrub: ScrubConfig,
+        /// The comparison of the replicas of regions.
+        pub verify: VerifyConfig,
         /// When a region becomes several.
         pub split: SplitConfig,
         /// The flow of snapshots between stores.
@@ -153,6 +156,7 @@ impl Default for NodeConfig {
             raft: RaftConfig::default(),
             storage: StorageConfig::default(),
             scrub: ScrubConfig::default(),
+            verify: VerifyConfig::default(),
             split: SplitConfig::default(),
             snapshot: SnapshotConfig::default(),
             tls: TlsConfig::default(),

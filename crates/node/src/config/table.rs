@@ -12,13 +12,15 @@ use super::snapshot::SnapshotConfig;
 use super::split::SplitConfig;
 use super::storage::{ScrubConfig, StorageConfig};
 use super::tls::TlsConfig;
+use super::verify::VerifyConfig;
 
 /// All sections, in the order in which they are shown.
-pub static SECTIONS: [&SettingSection; 9] = [
+pub static SECTIONS: [&SettingSection; 10] = [
     &NodeConfig::SECTION,
     &RaftConfig::SECTION,
     &StorageConfig::SECTION,
     &ScrubConfig::SECTION,
+    &VerifyConfig::SECTION,
     &SplitConfig::SECTION,
     &SnapshotConfig::SECTION,
     &TlsConfig::SECTION,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use flotilla_store::Store;
 
 use crate::clock::Clock;
+use crate::driver::comparisons::Comparisons;
 use crate::driver::joint_changes::JointChanges;
 use crate::driver::latencies::Latencies;
 use crate::driver::routes::RoutingTable;
@@ -25,6 +26,7 @@ pub(crate) struct NodeContext {
     pub(crate) tickets: Arc<Tickets>,
     pub(crate) routes: Arc<RoutingTable>,
     pub(crate) joint_changes: Arc<JointChanges>,
+    pub(crate) comparisons: Arc<Comparisons>,
     pub(crate) mailboxes: Mailboxes,
     pub(crate) queues: WorkQueues,
     pub(crate) clock: Clock,

@@ -28,6 +28,7 @@ use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
 use crate::driver::admission::{AdmissionError, LeaderWait, MemoryBudget};
+use crate::driver::comparisons::Comparisons;
 use crate::driver::context::NodeContext;
 use crate::driver::id_pool::IdPool;
 use crate::driver::joint_changes::JointChanges;
@@ -325,6 +326,11 @@ impl Router {
     /// The regions that are between two configurations.
     pub(super) fn joint_changes(&self) -> &JointChanges {
         &self.shared.context.joint_changes
+    }
+
+    /// The comparisons of replicas.
+    pub(crate) fn comparisons(&self) -> &Comparisons {
+        &self.shared.context.comparisons
     }
 
     /// The ids for new regions and replicas.

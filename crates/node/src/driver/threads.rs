@@ -77,8 +77,9 @@ impl NodeThreads {
     }
 
     fn start_workers(&mut self, failure: &NodeFailure) -> io::Result<()> {
-        let NodeContext { store, tickets, routes, mailboxes, queues, latencies, .. } =
-            self.context.clone();
+        let NodeContext {
+            store, tickets, routes, comparisons, mailboxes, queues, latencies, ..
+        } = self.context.clone();
         self.log_maintenance = Some(store.maintain_log_in_background().map_err(io::Error::other)?);
         let log_writer = LogWriterThread {
             store: Arc::clone(&store),
@@ -93,6 +94,7 @@ impl NodeThreads {
             mailboxes: mailboxes.clone(),
             tickets,
             routes,
+            comparisons,
             signal: Arc::clone(&queues.checkpoint_signal),
             latencies: Arc::clone(&latencies),
             failure: failure.clone(),

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flotilla_identity::{
-    BootstrapRequest, BootstrapResponse, COLUMN_FAMILY_LEVEL, ClusterSettings, EXPIRY_LEVEL,
-    Handshake, HelloDecision, LevelRefusal, MemberId, RunReport, StoreHello, StoreIdentity,
-    StoreRegistry, StoreRun, StoreUuid, TRANSFER_LEVEL, member_answer,
+    BootstrapRequest, BootstrapResponse, COLUMN_FAMILY_LEVEL, COMPARISON_LEVEL, ClusterSettings,
+    EXPIRY_LEVEL, Handshake, HelloDecision, LevelRefusal, MemberId, RunReport, StoreHello,
+    StoreIdentity, StoreRegistry, StoreRun, StoreUuid, TRANSFER_LEVEL, member_answer,
 };
 use flotilla_proto::peers;
 use flotilla_proto::peers::peers_client::PeersClient;
@@ -245,6 +245,15 @@ impl Membership {
     /// The stores of a version that knows the default one only.
     pub(crate) fn check_families(&self) -> Result<(), LevelRefusal> {
         self.shared.handshake.lock().registry().check_level(COLUMN_FAMILY_LEVEL)
+    }
+
+    /// Whether replicas may be compared.
+    ///
+    /// # Errors
+    ///
+    /// The stores of a version that computes no digests.
+    pub(crate) fn check_comparisons(&self) -> Result<(), LevelRefusal> {
+        self.shared.handshake.lock().registry().check_level(COMPARISON_LEVEL)
     }
 
     /// The last start of another store that this one knows of: by its handshake, or by the

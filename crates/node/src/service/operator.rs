@@ -1,18 +1,26 @@
 //! The operator service: what an operator has a store do.
 
+use std::time::Duration;
+
 use flotilla_proto::metapb;
 use flotilla_proto::peers::operator_server::Operator;
 use flotilla_proto::peers::{
     ChangeReplicasRequest, ChangeReplicasResponse, ChangeStoreRequest, ChangeStoreResponse,
     CreateKeyspaceRequest, CreateKeyspaceResponse, RepairStatusRequest, RepairStatusResponse,
     SetRepairRequest, SetRepairResponse, TransferLeaderRequest, TransferLeaderResponse,
+    VerifyRegionRequest, VerifyRegionResponse,
 };
-use flotilla_region::{Peer, RegionId, Reject, StoreId, TransferError};
+use flotilla_region::{Index, Peer, RegionId, Reject, StoreId, TransferError};
+use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 use crate::driver::router::{RequestError, Router};
 use crate::membership::Membership;
 use crate::pd::{KeyspaceRequests, RepairRequests};
+use crate::verdict_proto::verdict_to_wire;
+
+/// How long an answer waits for a verdict: less than any caller does.
+const VERDICT_WAIT: Duration = Duration::from_millis(500);
 
 /// Serves `flotilla.peers.Operator`.
 pub(crate) struct OperatorServer {
@@ -43,6 +51,30 @@ impl Operator for OperatorServer {
             Err(error) => refusal(region_id, to, error)?,
         };
         Ok(Response::new(response))
+    }
+
+    async fn verify_region(
+        &self,
+        request: Request<VerifyRegionRequest>,
+    ) -> Result<Response<VerifyRegionResponse>, Status> {
+        let VerifyRegionRequest { region_id, index } = request.into_inner();
+        if let Err(why) = self.membership.check_comparisons() {
+            let refusal = format!("region {region_id}: {why}");
+            return Ok(Response::new(VerifyRegionResponse { refusal, ..Default::default() }));
+        }
+        let region = RegionId(region_id);
+        let answered = if index == 0 {
+            let begun = self.router.compare_replicas(region).await;
+            begun.map(|index| VerifyRegionResponse { index: index.0, ..Default::default() })
+        } else {
+            let until = Instant::now() + VERDICT_WAIT;
+            let found = self.router.verdict(region, Index(index), until).await;
+            found.map(|verdict| {
+                let verdict = verdict.map(|verdict| verdict_to_wire(region, &verdict));
+                VerifyRegionResponse { index, verdict, ..Default::default() }
+            })
+        };
+        Ok(Response::new(answered.or_else(|error| verify_refusal(region_id, error))?))
     }
 
     async fn change_replicas(
@@ -99,6 +131,22 @@ fn refusal(
         RequestError::Stopping => return Err(Status::unavailable("the store stops")),
     };
     Ok(TransferLeaderResponse { refusal: format!("region {region}: {refusal}"), ..response })
+}
+
+/// Why there is no comparison, in words, or that the region is led elsewhere.
+fn verify_refusal(region: u64, error: RequestError) -> Result<VerifyRegionResponse, Status> {
+    let response = VerifyRegionResponse::default();
+    let (refusal, is_passing) = match error {
+        RequestError::Rejected(Reject::NotLeader { .. }) => {
+            return Ok(VerifyRegionResponse { is_led_elsewhere: true, ..response });
+        }
+        RequestError::Rejected(reject @ Reject::Busy { .. }) => (reject.to_string(), true),
+        RequestError::Rejected(reject) => (reject.to_string(), false),
+        RequestError::Undecided => ("it is not known whether it has begun".to_owned(), true),
+        RequestError::Stopping => return Err(Status::unavailable("the store stops")),
+    };
+    let refusal = format!("region {region}: {refusal}");
+    Ok(VerifyRegionResponse { refusal, is_passing, ..response })
 }
 
 /// The refusal with the store that the operator has named, in place of its replica.

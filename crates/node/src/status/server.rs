@@ -8,9 +8,12 @@ use tonic::{Request, Response};
 use crate::descriptor_proto::{peer_to_proto, region_to_proto};
 use crate::membership::{labels_to_wire, state_to_wire, uuid_to_wire};
 use crate::status::reader::{StatusReader, StoreStops};
+use crate::verdict_proto::verdict_to_wire;
 
 /// Replicas of one answer at most.
 const PAGE_COUNT_MAX: usize = 1000;
+/// Regions whose replicas differ, in one answer at most. The gauge counts all.
+const VERDICTS_MAX: usize = 1000;
 
 /// Serves `flotilla.peers.Status`.
 pub(crate) struct StatusServer {
@@ -94,6 +97,10 @@ impl StatusService for StatusServer {
         response.stores_connected = facts.stores_connected;
         response.stores_known = facts.stores_known;
         response.log_lines_lost = facts.log_lines_lost;
+        let inconsistent = self.reader.router.store().inconsistent_regions();
+        let told = inconsistent.iter().take(VERDICTS_MAX);
+        response.inconsistent =
+            told.map(|(region, verdict)| verdict_to_wire(*region, verdict)).collect();
         Ok(Response::new(response))
     }
 }

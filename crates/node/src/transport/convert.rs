@@ -65,7 +65,7 @@ pub(super) enum MalformedMessage {
     },
 }
 
-/// All kinds of notices, and their names on the wire.
+/// The kinds of notices without more to tell, and their names on the wire.
 const NOTICES: [(NoticeKind, peers::NoticeKind); 4] = [
     (NoticeKind::WhoIs, peers::NoticeKind::WhoIs),
     (NoticeKind::Gone, peers::NoticeKind::Gone),
@@ -76,9 +76,17 @@ const NOTICES: [(NoticeKind, peers::NoticeKind); 4] = [
 /// The notice as it travels. Its stores are those of the frame.
 pub(super) fn notice_to_wire(notice: &Notice) -> peers::Notice {
     let Notice { region, kind, peer, epoch, .. } = notice;
-    let (_, kind) = NOTICES.into_iter().find(|(of, _)| of == kind).expect("all are there");
+    let (kind, index, digest) = match kind {
+        NoticeKind::Digest { index, digest } => (peers::NoticeKind::Digest, index.0, *digest),
+        kind => {
+            let found = NOTICES.into_iter().find(|(of, _)| of == kind);
+            (found.expect("all others are there").1, 0, None)
+        }
+    };
     peers::Notice {
         kind: kind.into(),
+        index,
+        digest,
         region_id: region.0,
         peer_id: peer.0,
         epoch: Some(metapb::RegionEpoch { conf_ver: epoch.conf_version, version: epoch.version }),
@@ -90,8 +98,10 @@ pub(super) fn notice_from_wire(
     wire: peers::Notice,
     (from, to): (StoreId, StoreId),
 ) -> Result<Notice, MalformedMessage> {
-    let peers::Notice { kind, region_id: region, peer_id: peer, epoch } = wire;
-    let known = NOTICES.into_iter().find(|(_, name)| i32::from(*name) == kind);
+    let peers::Notice { kind, region_id: region, peer_id: peer, epoch, index, digest } = wire;
+    let digested = NoticeKind::Digest { index: Index(index), digest };
+    let all = NOTICES.into_iter().chain([(digested, peers::NoticeKind::Digest)]);
+    let known = all.into_iter().find(|(_, name)| i32::from(*name) == kind);
     let Some((kind, _)) = known.filter(|_| region != 0 && peer != 0) else {
         return Err(MalformedMessage::Notice { region, kind, peer });
     };
@@ -388,7 +398,9 @@ pub(super) mod tests {
     #[test]
     fn a_notice_comes_back_with_the_stores_of_its_frame_and_strange_ones_are_refused() {
         let stores = (StoreId(1), StoreId(2));
-        for (kind, _) in NOTICES {
+        let digest = |digest| NoticeKind::Digest { index: Index(9), digest };
+        let digests = [digest(Some(0)), digest(Some(u64::MAX)), digest(None)];
+        for kind in NOTICES.map(|(kind, _)| kind).into_iter().chain(digests) {
             let sent = notice(kind);
             assert_eq!(notice_from_wire(notice_to_wire(&sent), stores), Ok(sent));
         }

@@ -42,7 +42,7 @@ impl Replica {
         // R12b: what is committed is applied first. A split may be among it whose children have
         // spoken, and at a start nothing of it was handed out yet.
         self.take_readies(step);
-        self.outgoing.clear();
+        self.output.messages.clear();
         // Of splits that were applied on the way to the end: the children live on.
         self.bear(step);
         let applied = self.consensus.applied_index();
@@ -52,7 +52,11 @@ impl Replica {
         // R12b: the rows of an unborn child lie in the range of its parent.
         if self.membership.end() == EndPhase::Waiting && is_done && !has_unborn {
             self.membership.set_end(EndPhase::Asked);
-            assert!(self.births.is_empty(), "region {}: a child is not born", self.descriptor.id);
+            assert!(
+                self.output.births.is_empty(),
+                "region {}: a child is not born",
+                self.descriptor.id
+            );
             let (region, peer) = (self.descriptor.id, self.me.id);
             step.effects.ends.push(EndTask { region, peer });
         }

@@ -185,6 +185,9 @@ impl Replica {
             }
             NoticeKind::Gone | NoticeKind::End => {}
             NoticeKind::Ended => self.confirm_end(Peer { id: peer, store: from }, step),
+            NoticeKind::Digest { index, digest } => {
+                self.hear_digest(Peer { id: peer, store: from }, index, digest);
+            }
         }
     }
 

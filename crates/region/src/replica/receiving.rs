@@ -121,7 +121,7 @@ impl Replica {
         if kind == MessageKind::ReadIndex {
             let context = &envelope.message.context;
             if let Some(answer) = self.read_path.answer(context, &self.consensus, step) {
-                self.outgoing.push(convert::message_to_raft(self.me.id, from, answer));
+                self.output.messages.push(convert::message_to_raft(self.me.id, from, answer));
                 return;
             }
         }

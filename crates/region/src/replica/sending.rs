@@ -10,7 +10,7 @@ use crate::step_context::StepContext;
 impl Replica {
     /// Puts what raft wants sent into envelopes.
     pub(super) fn send(&mut self, step: &mut StepContext<'_>) {
-        let mut outgoing = std::mem::take(&mut self.outgoing);
+        let mut outgoing = std::mem::take(&mut self.output.messages);
         for message in outgoing.drain(..) {
             // A member may have gone since.
             let Some(to) = self.address(PeerId(message.to)) else { continue };
@@ -33,7 +33,7 @@ impl Replica {
             }
         }
         // Its memory is used again.
-        self.outgoing = outgoing;
+        self.output.messages = outgoing;
     }
 
     /// The range goes along where the receiver may not have the replica: its store then looks

@@ -128,7 +128,7 @@ impl Replica {
         self.inflight_writes.are_done()
             && self.applying.handed_out() == self.consensus.applied_index()
             && !self.consensus.has_ready()
-            && self.births.is_empty()
+            && self.output.births.is_empty()
     }
 
     /// Gives a staged snapshot to raft, once nothing of the replica is under way.

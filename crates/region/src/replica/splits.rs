@@ -71,7 +71,7 @@ impl Replica {
     }
 
     /// A split that waited beside a transfer would be lost with it, and its ids as well.
-    fn check_no_transfer(&self) -> Result<(), Reject> {
+    pub(super) fn check_no_transfer(&self) -> Result<(), Reject> {
         let reason = "the region is changing its leader";
         if self.consensus.is_transferring() { Err(Reject::Busy { reason }) } else { Ok(()) }
     }
@@ -118,7 +118,7 @@ impl Replica {
             );
             // The replicas of a child are on the stores of its parent's.
             let Some(peer) = child.peer_on(self.me.store) else { continue };
-            self.births.push(ReplicaBirth {
+            self.output.births.push(ReplicaBirth {
                 region: child.id,
                 peer: peer.id,
                 hard_state: RecoveredReplica::hard_state_of_split(),
@@ -140,7 +140,7 @@ impl Replica {
         // events may have raised it since the split was told of. A snapshot is not among them, for
         // it is not taken before the births are handed out (R15).
         let parent_hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
-        for birth in self.births.drain(..) {
+        for birth in self.output.births.drain(..) {
             let BirthOrigin::Split { parent, index, .. } = birth.origin else {
                 unreachable!("a replica bears by splits")
             };

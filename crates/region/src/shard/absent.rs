@@ -148,6 +148,7 @@ impl Shard {
             Event::Propose { ticket, .. }
             | Event::Read { ticket, .. }
             | Event::ChangeMembership { ticket, .. }
+            | Event::CompareReplicas { ticket, .. }
             | Event::Split { ticket, .. } => {
                 effects.answers.rejected.push((ticket, Reject::RegionNotFound(region)));
             }

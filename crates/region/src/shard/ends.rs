@@ -99,6 +99,7 @@ impl Shard {
             Event::Propose { ticket, .. }
             | Event::Read { ticket, .. }
             | Event::ChangeMembership { ticket, .. }
+            | Event::CompareReplicas { ticket, .. }
             | Event::Split { ticket, .. } => effects.answers.rejected.push((ticket, why)),
             Event::TransferLeader { ticket, .. } => {
                 effects.answers.rejected.extend(ticket.map(|ticket| (ticket, why)));
@@ -112,6 +113,7 @@ impl Shard {
             Event::Fetched { .. }
             | Event::FetchFailed { .. }
             | Event::SnapshotBegun { .. }
+            | Event::Digested { .. }
             | Event::SnapshotSent { .. } => self.stats.late_answers += 1,
             Event::Unreachable { .. } | Event::Campaign { .. } => {}
             Event::Create(_)

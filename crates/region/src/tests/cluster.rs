@@ -254,6 +254,13 @@ impl Cluster {
         ticket
     }
 
+    /// Asks a store to have the replicas compared.
+    pub(super) fn compare(&mut self, store: u64) -> Ticket {
+        let ticket = self.request(store, Bytes::new(), None);
+        self.push(store, Event::CompareReplicas { region: REGION, ticket, digest_version: 1 });
+        ticket
+    }
+
     /// Asks a store for a change of the members, for the region as it has it.
     pub(super) fn change(&mut self, store: u64, change: MembershipChange) -> Ticket {
         let descriptor = self.machines[&store].shard.descriptor(REGION);

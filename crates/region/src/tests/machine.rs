@@ -3,6 +3,7 @@
 //! Nothing is visible before it completes, and a crash loses what has not.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytes::Bytes;
 
@@ -42,6 +43,8 @@ pub(super) struct Machine {
     pub(super) disks: BTreeMap<RegionId, Disk>,
     /// Splits that were asked for.
     pub(super) split_wishes: Vec<SplitWish>,
+    /// Whether it computes digests, or gives each up.
+    pub(super) has_digests: bool,
 }
 
 enum LogWork {
@@ -241,6 +244,7 @@ impl Machine {
             shard: Shard::new(config),
             disks,
             split_wishes: vec![],
+            has_digests: true,
         }
     }
 
@@ -429,6 +433,19 @@ impl Machine {
                 let is_listed = descriptor.removed.unconfirmed.len() < before;
                 let change = RegionChange::Forgotten { index, peer, descriptor };
                 (Answer::Done, is_listed.then_some(change))
+            }
+            AdminCommand::ComputeDigest { .. } => {
+                let mut hasher = DefaultHasher::new();
+                disk.applied.2.hash(&mut hasher);
+                let digest = self.has_digests.then(|| hasher.finish());
+                let peer = disk.peer;
+                // Mostly later; a small region has its digest before the entry is reported.
+                self.inbox.push_back(Event::Digested { region, peer, index, digest });
+                (Answer::Done, Some(RegionChange::DigestDue { index }))
+            }
+            AdminCommand::VerifyDigests(comparison) => {
+                let verdict = comparison.verdict(&disk.descriptor);
+                (Answer::Done, Some(RegionChange::Compared { index, verdict }))
             }
         }
     }

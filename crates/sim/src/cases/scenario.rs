@@ -85,6 +85,7 @@ impl Scenario {
         settings.region.window.log_kept_bytes_max = window.log_kept_bytes_max;
         change(&mut settings.region);
         settings.store.size_check_bytes = 0;
+        settings.is_comparing = false;
         settings.queue_bytes_max = run::QUEUE_BYTES;
         settings.backlog_max = run::QUEUE_BYTES;
         for region in &mut settings.regions[1..] {

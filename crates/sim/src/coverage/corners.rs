@@ -23,6 +23,7 @@ impl Coverage {
         corners.extend(self.corners_of_bounds());
         corners.extend(self.corners_of_time());
         corners.extend(self.corners_of_spills());
+        corners.extend(self.corners_of_comparisons());
         corners.extend(self.corners_of_waiting());
         corners.extend(self.corners_of_snapshots());
         if options.splits {
@@ -80,6 +81,16 @@ impl Coverage {
             ("bytes of pages spilled", spills.written_bytes),
             ("spills refused", spills.refused),
             ("views across a spill", spills.views),
+        ]
+    }
+
+    fn corners_of_comparisons(&self) -> [Corner; 4] {
+        let comparisons = &self.comparisons;
+        [
+            ("comparisons of all replicas", comparisons.complete),
+            ("comparisons of some replicas", comparisons.incomplete),
+            ("digests", comparisons.digests),
+            ("digests given up", comparisons.given_up),
         ]
     }
 

@@ -109,13 +109,12 @@ impl SimNode {
             | Task::SendSnapshots
             | Task::EndSending(_)
             | Task::EndReceiving(_) => return self.work_for_snapshot(task, out),
-            Task::SendFrame { .. } | Task::Split(_) | Task::Scan(_) => {
-                return self.work_beside(task, out);
-            }
-            Task::Sweep => {
-                let wall_ms = wall_clock::read(self.place, now);
-                return running.sweep(now, wall_ms, out).map_err(|error| self.unread(&error));
-            }
+            Task::SendFrame { .. }
+            | Task::Split(_)
+            | Task::Scan(_)
+            | Task::Sweep
+            | Task::Verify
+            | Task::Digest => return self.work_beside(task, now, out),
             Task::DispatchEffects => {
                 running.dispatch_effects(self.clock, now, store, reference_model, out)?;
             }
@@ -123,12 +122,25 @@ impl SimNode {
         Ok(())
     }
 
-    fn work_beside(&mut self, task: Task, out: &mut Outbox) -> Result<(), StopReason> {
+    fn work_beside(
+        &mut self,
+        task: Task,
+        now: SimTime,
+        out: &mut Outbox,
+    ) -> Result<(), StopReason> {
         let Some(running) = &mut self.running else { return Ok(()) };
         match task {
             Task::SendFrame { to, kind } => running.outgoing.send(to, kind, out),
             Task::Split(wish) => {
                 return running.look_up_borders(wish, out).map_err(|error| self.unread(&error));
+            }
+            Task::Sweep => {
+                let wall_ms = wall_clock::read(self.place, now);
+                return running.sweep(now, wall_ms, out).map_err(|error| self.unread(&error));
+            }
+            Task::Verify => running.verify(now, out),
+            Task::Digest => {
+                return running.executor.digest(out).map_err(|error| self.unread(&error));
             }
             Task::Scan(ticket) => {
                 return running.executor.scan_on(ticket, out).map_err(|error| self.unread(&error));

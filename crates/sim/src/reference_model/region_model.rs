@@ -7,8 +7,8 @@ use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::{self, RawCommand, RawOp};
 use flotilla_region::entry_data;
 use flotilla_region::{
-    AdminCommand, Committed, Descriptor, Index, LogEntry, MembershipCommand, PeerId, RegionId,
-    SPLIT_INDEX, SplitCommand, SplitRegions, StoreId, Ticket,
+    AdminCommand, Committed, Descriptor, DigestComparison, Index, LogEntry, MembershipCommand,
+    PeerId, RegionId, SPLIT_INDEX, SplitCommand, SplitRegions, StoreId, Ticket,
 };
 
 use crate::trace::{digest, mix};
@@ -54,6 +54,8 @@ pub(super) struct RegionModel {
     /// named for that.
     expiries: BTreeMap<RowKey, u64>,
     watermark_ms: u64,
+    /// The comparisons of its replicas, each with the index of the verdict.
+    comparisons: Vec<(Index, DigestComparison)>,
 }
 
 /// The entry at one index.
@@ -80,7 +82,12 @@ impl RegionModel {
             values: BTreeMap::new(),
             expiries: BTreeMap::new(),
             watermark_ms: 0,
+            comparisons: Vec::new(),
         }
+    }
+
+    pub(super) fn comparisons(&self) -> &[(Index, DigestComparison)] {
+        &self.comparisons
     }
 
     pub(super) fn root(&self) -> RegionId {
@@ -176,6 +183,13 @@ impl RegionModel {
                 AdminCommand::Forget(peer) => {
                     Ok((vec![self.forget(entry.index, peer)], Vec::new()))
                 }
+                AdminCommand::ComputeDigest { .. } => {
+                    Ok((vec![ProposalResult::Done(Vec::new())], Vec::new()))
+                }
+                AdminCommand::VerifyDigests(comparison) => {
+                    self.comparisons.push((entry.index, comparison));
+                    Ok((Vec::new(), Vec::new()))
+                }
             };
         }
         let mut results = Vec::new();
@@ -212,8 +226,8 @@ impl RegionModel {
             let here = here.filter(|((_, key), _)| descriptors[0].1.contains(key));
             let expiries = here.map(|(key, at)| (key.clone(), *at)).collect();
             let (root, watermark_ms) = (self.root, self.watermark_ms);
-            let born = SPLIT_INDEX;
-            Self { descriptors, root, born, entries, values, expiries, watermark_ms }
+            let (born, comparisons) = (SPLIT_INDEX, Vec::new());
+            Self { descriptors, root, born, entries, values, expiries, watermark_ms, comparisons }
         };
         let children = children.into_iter().map(child).collect();
         for key in rows.keys().filter(|(_, key)| !parent.contains(key)) {

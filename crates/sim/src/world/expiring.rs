@@ -1,13 +1,13 @@
-//! Stores that write to logs of their own accord: times by which values expire, and the removal of
-//! those that have.
+//! Stores that write to logs of their own accord: times by which values expire, the removal of
+//! those that have, and comparisons of replicas.
 
 use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::RawOp;
-use flotilla_region::{Reject, Ticket};
+use flotilla_region::{Descriptor, Reject, Ticket};
 
 use super::SimWorld;
 use crate::reference_model::CheckFailure;
-use crate::request::{ClientReply, ClientRequest, RequestOwner};
+use crate::request::{ClientReply, ClientRequest, RequestBody, RequestOwner};
 use crate::task::{ExpiredRows, HeldReply};
 
 impl SimWorld {
@@ -31,6 +31,15 @@ impl SimWorld {
         let remove = RawOp::RemoveExpired { start: range.start, end: Some(range.end) };
         let owner = RequestOwner::Sweeper;
         self.send(ClientRequest::of_store(owner, (&region, store), family, time_ms, remove));
+    }
+
+    /// A store has the replicas of a region compared.
+    pub(super) fn compare_replicas(&mut self, store: usize, region: &Descriptor) {
+        // At the end a run looks at replicas that rest.
+        if self.clients_active {
+            let body = RequestBody::Compare;
+            self.send(ClientRequest::new(RequestOwner::Checker, region, store, body));
+        }
     }
 
     /// The log was told of a time, or was not: the read that waited for it is answered.

@@ -162,6 +162,22 @@ impl SimWorld {
         self.nodes[store].core_stats()
     }
 
+    /// From now on replicas may differ.
+    pub(crate) fn allow_differences(&mut self) {
+        self.reference_model.allow_differences();
+    }
+
+    /// Changes a row on the disk of a store that is down.
+    pub(crate) fn alter_row(&mut self, store: usize, key: &[u8], row: &[u8]) {
+        self.nodes[store].alter_row(key, row);
+    }
+
+    /// Whether a store has heard that this one leads a region.
+    pub(crate) fn knows_leader(&self, leader: usize, store: usize, region: RegionId) -> bool {
+        let known = self.nodes[store].status(region).and_then(|status| status.leader);
+        known.is_some_and(|known| known.store == layout::id(leader))
+    }
+
     /// All stores are up and members.
     pub(crate) fn is_whole(&self) -> bool {
         self.nodes.iter().all(SimNode::is_running)

@@ -27,6 +27,8 @@ impl ReplicaState {
             Some(AdminCommand::Split(split)) => self.split(txn, place, &split)?,
             Some(AdminCommand::Membership(command)) => self.change_members(txn, &command)?,
             Some(AdminCommand::Forget(peer)) => self.forget(txn, peer)?,
+            Some(AdminCommand::ComputeDigest { .. }) => self.ask_for_digest(),
+            Some(AdminCommand::VerifyDigests(comparison)) => self.verify(txn, &comparison)?,
             None => unreachable!("the caller has seen that the entry holds one"),
         };
         outcomes.extend(committed.tickets.first().map(|ticket| (*ticket, outcome)));

@@ -24,22 +24,34 @@ use crate::schema::{self, APPLY, ApplyState, REGION};
 use crate::store_log::StoreLog;
 
 mod admin;
+mod consistency;
 mod membership;
 mod outcome;
 mod rows;
 mod split;
 
+pub(crate) use consistency::{DigestCut, cut};
 pub use outcome::{ApplyOutcome, ApplyReject};
 
 /// The result of applying.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// How far the replica of each region of the tasks is applied now.
+    /// How far the replica of each region of the tasks is applied now. A region is there again for
+    /// the entries behind one that asks for a digest.
     pub replicas: Vec<AppliedReplica>,
     /// The outcomes of the proposals that have a ticket here, in the order of the log.
     pub outcomes: Vec<(Ticket, ApplyOutcome)>,
     /// How many entries were applied; those that were applied before do not count.
     pub entries: u64,
+}
+
+impl Applied {
+    /// Adds the result of later tasks.
+    pub(crate) fn extend(&mut self, later: Self) {
+        self.replicas.extend(later.replicas);
+        self.outcomes.extend(later.outcomes);
+        self.entries += later.entries;
+    }
 }
 
 /// How far a replica is applied.

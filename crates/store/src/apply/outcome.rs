@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use flotilla_base::redact::LogKey;
-use flotilla_region::{Descriptor, MembershipError, SplitError};
+use flotilla_region::{Descriptor, Index, MembershipError, SplitError};
 
 /// The outcome of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,11 @@ pub enum ApplyOutcome {
     RemovedExpired {
         /// How many.
         rows: u64,
+    },
+    /// It asks each replica for a digest of its rows, as they are behind this entry.
+    DigestDue {
+        /// The entry.
+        index: Index,
     },
     /// It had no effect, neither here nor on any other replica.
     Rejected(ApplyReject),

@@ -23,6 +23,7 @@ use flotilla_identity::{
 
 mod apply;
 mod checkpoint_report;
+mod comparisons;
 mod crash;
 mod end_crash;
 mod ends;

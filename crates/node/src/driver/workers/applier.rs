@@ -9,6 +9,7 @@ use flotilla_store::{Ended, Error, Installed, Store};
 
 use super::checkpointer::CheckpointSignal;
 use super::work_queue::WorkQueue;
+use crate::driver::comparisons::Comparisons;
 use crate::driver::latencies::{Latencies, Milestone};
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
@@ -47,6 +48,7 @@ pub(crate) struct Applier {
     pub(crate) mailboxes: Mailboxes,
     pub(crate) tickets: Arc<Tickets>,
     pub(crate) routes: Arc<RoutingTable>,
+    pub(crate) comparisons: Arc<Comparisons>,
     pub(crate) signal: Arc<CheckpointSignal>,
     pub(crate) latencies: Arc<Latencies>,
     pub(crate) failure: NodeFailure,
@@ -113,6 +115,7 @@ impl Applier {
             self.tickets.pass(ticket, Milestone::Applying, began);
             self.tickets.answer(ticket, TicketAnswer::Applied(outcome), now);
         }
+        self.comparisons.note_applied(&applied.replicas);
         done.extend(applied.replicas.into_iter().map(|replica| Event::Applied {
             region: replica.region,
             index: replica.index,
@@ -130,6 +133,7 @@ impl Applier {
         // From now on reads find no rows: nor do requests find the region.
         if ended.region.is_some() {
             self.routes.end(task.region);
+            self.comparisons.forget(task.region);
         }
         if !ended.replicas.is_empty() {
             let epoch = ended.region.as_ref().map(|region| region.epoch);

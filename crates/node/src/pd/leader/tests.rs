@@ -19,6 +19,7 @@ use super::super::registration::NotRegistered;
 use super::super::store_changes::NotChanged;
 use super::*;
 use crate::clock::Clock;
+use crate::driver::comparisons::Comparisons;
 use crate::driver::context::{NodeContext, WorkQueues};
 use crate::driver::joint_changes::JointChanges;
 use crate::driver::router::RouterLimits;
@@ -74,6 +75,7 @@ impl World {
             store,
             tickets: Tickets::new(),
             routes: Arc::new(RoutingTable::new(regions.to_vec())),
+            comparisons: Arc::new(Comparisons::new()),
             joint_changes: Arc::new(JointChanges::new(&regions, Instant::now())),
             mailboxes: Mailboxes::new(1, 1 << 20),
             queues: WorkQueues::new(),

@@ -1,0 +1,106 @@
+//! The regions whose replicas were found to differ. Each has a row until a later comparison of all
+//! its replicas finds no difference, or its replica here ends.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use flotilla_pagestore::WriteTxn;
+use flotilla_region::{ConsistencyVerdict, RegionChange, RegionId};
+use parking_lot::Mutex;
+
+use crate::apply::AppliedReplica;
+use crate::error::Error;
+use crate::schema::{self, INCONSISTENT, MalformedRow};
+use crate::snapshot_read::StoreSnapshot;
+
+/// The rows of [`INCONSISTENT`] in memory, so that the status of a store needs no disk.
+#[derive(Debug, Default)]
+pub(crate) struct InconsistentRegions {
+    verdicts: Mutex<BTreeMap<RegionId, ConsistencyVerdict>>,
+}
+
+/// The effect of a verdict on the row of its region.
+enum AlarmChange {
+    Raise,
+    /// All replicas were compared: any that differed is equal now, or none of them any more.
+    Clear,
+    /// The one that differed may have taken no part.
+    Keep,
+}
+
+impl AlarmChange {
+    fn of(verdict: &ConsistencyVerdict) -> Self {
+        match (verdict.has_difference(), verdict.is_complete()) {
+            (true, _) => Self::Raise,
+            (false, true) => Self::Clear,
+            (false, false) => Self::Keep,
+        }
+    }
+}
+
+impl InconsistentRegions {
+    /// Those that the rows have at a start.
+    pub(crate) fn recover(view: &StoreSnapshot) -> Result<Self, Error> {
+        Ok(Self { verdicts: Mutex::new(view.inconsistent()?) })
+    }
+
+    /// Verdicts were applied, in a transaction that is published.
+    pub(crate) fn note_applied(&self, replicas: &[AppliedReplica]) {
+        for replica in replicas {
+            for change in &replica.changes {
+                let RegionChange::Compared { verdict, .. } = change else { continue };
+                let mut verdicts = self.verdicts.lock();
+                match AlarmChange::of(verdict) {
+                    AlarmChange::Raise => drop(verdicts.insert(replica.region, verdict.clone())),
+                    AlarmChange::Clear => drop(verdicts.remove(&replica.region)),
+                    AlarmChange::Keep => {}
+                }
+            }
+        }
+    }
+
+    /// The replica of a region here has ended.
+    pub(crate) fn forget(&self, region: RegionId) {
+        self.verdicts.lock().remove(&region);
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.verdicts.lock().len()
+    }
+
+    pub(crate) fn all(&self) -> BTreeMap<RegionId, ConsistencyVerdict> {
+        self.verdicts.lock().clone()
+    }
+}
+
+/// Puts the row of a region whose replicas differ, or removes it.
+pub(crate) fn put(
+    txn: &mut WriteTxn<'_>,
+    region: RegionId,
+    verdict: &ConsistencyVerdict,
+) -> Result<(), Error> {
+    match AlarmChange::of(verdict) {
+        AlarmChange::Raise => {
+            txn.tree(INCONSISTENT)?.put(&schema::region_key(region), &verdict.encode())?;
+            Ok(())
+        }
+        AlarmChange::Clear => remove(txn, region),
+        AlarmChange::Keep => Ok(()),
+    }
+}
+
+/// Removes the row of a region, if there is one.
+pub(crate) fn remove(txn: &mut WriteTxn<'_>, region: RegionId) -> Result<(), Error> {
+    let mut rows = txn.tree(INCONSISTENT)?;
+    // A delete of nothing would copy the pages down to it.
+    if !rows.is_empty() {
+        rows.delete(&schema::region_key(region))?;
+    }
+    Ok(())
+}
+
+/// Reads a row of [`INCONSISTENT`].
+pub(crate) fn decode(region: RegionId, row: &[u8]) -> Result<ConsistencyVerdict, MalformedRow> {
+    ConsistencyVerdict::decode(Bytes::copy_from_slice(row))
+        .map_err(|error| MalformedRow(format!("the verdict about region {region}: {error}")))
+}
