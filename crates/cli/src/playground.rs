@@ -256,8 +256,7 @@ fn keep(addr: SocketAddr) -> Result<ReservedPort, StartError> {
 pub(crate) fn configs(settings: &PlaygroundConfig, ports: &[ReservedPort]) -> Vec<NodeConfig> {
     let names = settings.names();
     let members = names.iter().zip(ports);
-    let members: Vec<_> =
-        members.map(|(name, port)| format!("{name}={}", port.addr())).collect();
+    let members: Vec<_> = members.map(|(name, port)| format!("{name}={}", port.addr())).collect();
     let of_store = |(name, port): (String, &ReservedPort)| NodeConfig {
         addr: port.addr().to_string(),
         data_dir: settings.dir.join(&name),

@@ -87,8 +87,8 @@ impl PlaygroundArgs {
 pub fn run(args: &PlaygroundArgs) -> ExitCode {
     fail_stop::end_process_on_panic();
     let log = args.log();
-    let started = logging::check(&log)
-        .and_then(|()| logging::start(&log, args.log_format, args.log_redact));
+    let started =
+        logging::check(&log).and_then(|()| logging::start(&log, args.log_format, args.log_redact));
     let result = started.and_then(|()| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .on_thread_start(set_sched_slice)

@@ -401,7 +401,7 @@ mod tests {
             regions: Some(3),
             split_keys: Some("k".into()),
             api: Some(ApiVersion::V2),
-            log: text("warn"),
+            process: ProcessArgs { log: text("warn"), ..ProcessArgs::default() },
             set: vec!["raft.tick_ms=1s".to_owned(), "regions=4".to_owned()],
             ..ServeArgs::default()
         };

@@ -26,7 +26,8 @@ impl fmt::Display for TlsArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let files = [("--ca", &self.ca), ("--cert", &self.cert), ("--key", &self.key)];
         let given = files.into_iter().filter_map(|(flag, file)| Some((flag, file.as_ref()?)));
-        let words: Vec<_> = given.map(|(flag, file)| format!("{flag} {}", file.display())).collect();
+        let words: Vec<_> =
+            given.map(|(flag, file)| format!("{flag} {}", file.display())).collect();
         f.write_str(&words.join(" "))
     }
 }

@@ -86,8 +86,9 @@ mod tests {
     fn each_service_of_our_own_is_known() {
         let proto = include_str!("../../../proto/flotilla/peers.proto");
         let services = proto.lines().filter_map(|line| line.strip_prefix("service "));
-        let mut services: Vec<_> =
-            services.map(|name| format!("flotilla.peers.{}", name.trim_end_matches(" {"))).collect();
+        let mut services: Vec<_> = services
+            .map(|name| format!("flotilla.peers.{}", name.trim_end_matches(" {")))
+            .collect();
         services.retain(|name| name != "flotilla.peers.Status");
         let mut known = SERVICES.map(|(name, _)| name.to_owned());
         (known.sort(), services.sort());

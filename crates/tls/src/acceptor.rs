@@ -113,7 +113,8 @@ impl TlsAcceptor {
             let _ = plain_refusal::refuse(stream).await;
             return Err(AcceptError::Plain);
         }
-        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::clone(&self.credentials.current().server));
+        let acceptor =
+            tokio_rustls::TlsAcceptor::from(Arc::clone(&self.credentials.current().server));
         let stream = acceptor.accept(stream).await.map_err(AcceptError::Handshake)?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let facts = certificate.and_then(|certificate| CertificateFacts::read(certificate));

@@ -37,8 +37,7 @@ impl Credentials {
     /// The file that is wrong, and what is wrong with it.
     pub fn read(files: &CertificateFiles) -> Result<Self, TlsError> {
         let CertificateContents { authorities, chain, key } = files.read()?;
-        let unusable =
-            |words: String| TlsError::Unusable { path: files.cert.clone(), words };
+        let unusable = |words: String| TlsError::Unusable { path: files.cert.clone(), words };
         let facts = CertificateFacts::read(&chain[0])
             .ok_or_else(|| unusable("the certificate cannot be read".to_owned()))?;
         let mut roots = RootCertStore::empty();
@@ -60,7 +59,10 @@ impl Credentials {
                 })?;
         // The others judge it in the same way: better here and now, in words.
         clients.verify_client_cert(&chain[0], &chain[1..], UnixTime::now()).map_err(|error| {
-            unusable(format!("it would be refused by whoever trusts {}: {error}", files.ca.display()))
+            unusable(format!(
+                "it would be refused by whoever trusts {}: {error}",
+                files.ca.display()
+            ))
         })?;
         let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -73,10 +75,9 @@ impl Credentials {
         // any more; connections are few and live long.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
-        let servers =
-            WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
-                .build()
-                .map_err(|error| unusable(error.to_string()))?;
+        let servers = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
+            .build()
+            .map_err(|error| unusable(error.to_string()))?;
         let mut client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(of_library)?

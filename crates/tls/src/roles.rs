@@ -51,9 +51,8 @@ impl RoleNames {
             ));
         }
         let patterns = self.clients.iter().chain(&self.operators);
-        let is_wrong = |pattern: &&String| {
-            pattern.is_empty() || pattern.trim_end_matches('*').contains('*')
-        };
+        let is_wrong =
+            |pattern: &&String| pattern.is_empty() || pattern.trim_end_matches('*').contains('*');
         match patterns.clone().find(is_wrong) {
             Some(wrong) => Err(format!(
                 "\"{wrong}\" in client_names or operator_names: a name, with a star at its end at \
@@ -170,10 +169,8 @@ mod tests {
         let store = |store: &str| RoleNames { store: store.to_owned(), ..Default::default() };
         assert!(store("store").check().unwrap_err().contains("{name}"));
         assert!(store("{name}{name}").check().is_err());
-        let clients = |name: &str| RoleNames {
-            clients: vec![name.to_owned()],
-            ..Default::default()
-        };
+        let clients =
+            |name: &str| RoleNames { clients: vec![name.to_owned()], ..Default::default() };
         for wrong in ["", "a*b", "*a"] {
             assert!(clients(wrong).check().is_err(), "{wrong}");
         }

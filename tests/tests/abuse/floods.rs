@@ -103,7 +103,12 @@ fn floods(large: &Bytes) -> Vec<Flood> {
         of("resets by the server", opening(), true, Box::new(made_to_reset)),
         of("continuations", endless, true, Box::new(one(CONTINUATION, 0, 1, &[0; 1024]))),
         of("settings", opening(), true, Box::new(one(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]))),
-        of("settings, unread", opening(), false, Box::new(one(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]))),
+        of(
+            "settings, unread",
+            opening(),
+            false,
+            Box::new(one(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100])),
+        ),
         of("pings", opening(), true, Box::new(one(PING, 0, 0, b"12345678"))),
         of("pings, unread", opening(), false, Box::new(one(PING, 0, 0, b"12345678"))),
         of("empty data", with_stream, true, Box::new(one(DATA, 0, 1, &[]))),

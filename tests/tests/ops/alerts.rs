@@ -106,7 +106,10 @@ pub(crate) const ALERTS: &[Alert] = &[
             "80000x20",
         )],
         // None: there is no TLS.
-        rests: &[("flotilla_tls_certificate_expiry_timestamp_seconds{instance=\"s1:20160\"}", "0x20")],
+        rests: &[(
+            "flotilla_tls_certificate_expiry_timestamp_seconds{instance=\"s1:20160\"}",
+            "0x20",
+        )],
     },
     Alert {
         name: "FlotillaDiskFilling",

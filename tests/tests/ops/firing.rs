@@ -118,12 +118,9 @@ async fn prometheus_says_that_a_certificate_ends_and_that_it_was_renewed() {
     }
     let dir = tempfile::tempdir().unwrap();
     let certificates = dir.path().join("certs");
-    for args in [
-        "ca",
-        "store s1 --host 127.0.0.1 --days 10",
-        "operator playground",
-        "client prometheus",
-    ] {
+    for args in
+        ["ca", "store s1 --host 127.0.0.1 --days 10", "operator playground", "client prometheus"]
+    {
         make_certificate(&certificates, args);
     }
     let mut settings = PlaygroundConfig::new(dir.path().join("data"));

@@ -34,7 +34,8 @@ const TABLE: &[Allowed] = &[
         rim: false,
     },
     Allowed { name: "proto", ours: &[], rim: true },
-    Allowed { name: "client", ours: &["base", "kv", "proto"], rim: true },
+    Allowed { name: "tls", ours: &[], rim: true },
+    Allowed { name: "client", ours: &["base", "kv", "proto", "tls"], rim: true },
     Allowed {
         name: "node",
         ours: &[
@@ -49,12 +50,23 @@ const TABLE: &[Allowed] = &[
             "placement",
             "dispatch",
             "store",
+            "tls",
         ],
         rim: true,
     },
     Allowed {
         name: "cli",
-        ours: &["base", "vfs", "raftlog", "pagestore", "proto", "identity", "client", "node"],
+        ours: &[
+            "base",
+            "vfs",
+            "raftlog",
+            "pagestore",
+            "proto",
+            "identity",
+            "tls",
+            "client",
+            "node",
+        ],
         rim: true,
     },
 ];
@@ -76,6 +88,8 @@ const HIDDEN: &[(&str, &[&str])] = &[
     ("raft", &["region", "raftlog-raft-rs"]),
     ("openraft", &["raftlog-openraft"]),
     ("memmap2", &["vfs"]),
+    ("rustls", &["tls"]),
+    ("tokio-rustls", &["tls"]),
 ];
 
 /// Every dependency that the tables do not allow.

@@ -1,6 +1,6 @@
 //! Certificates for a test, made as an operator makes them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use flotilla_cli::tls_args::TlsArgs;
 use flotilla_client::Config;
@@ -43,10 +43,6 @@ impl Certificates {
     /// The path of a file.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
-    }
-
-    pub(crate) fn dir(&self) -> &Path {
-        self.dir.path()
     }
 
     /// The lines of a store's settings.

@@ -173,7 +173,9 @@ async fn a_store_with_the_certificate_of_another_does_not_start() {
         let tls = certificates.settings("required", certificate);
         let (join, data) = (join.clone(), data.clone());
         move |addr: &str| {
-            format!("name = \"s3\"\naddr = \"{addr}\"\njoin = \"{join}\"\ndata_dir = {data:?}\n{tls}")
+            format!(
+                "name = \"s3\"\naddr = \"{addr}\"\njoin = \"{join}\"\ndata_dir = {data:?}\n{tls}"
+            )
         }
     };
     let place = cluster.add(settings("store-s1"));
@@ -249,11 +251,14 @@ async fn certificates_are_made_and_never_overwritten_by_chance() {
     let certificates = Certificates::new(1).await;
     let again = certificates.run("store s0 --host 127.0.0.1").await;
     assert_eq!(again.code, Some(2), "{again:?}");
-    assert!(again.errors.contains("store-s0-key.pem is there; --renew replaces it")
-        || again.errors.contains("store-s0.pem is there; --renew replaces it"), "{again:?}");
+    assert!(
+        again.errors.contains("store-s0-key.pem is there; --renew replaces it")
+            || again.errors.contains("store-s0.pem is there; --renew replaces it"),
+        "{again:?}"
+    );
     let wrong = certificates.run("client ../app").await;
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
-    let key = fs::metadata(certificates.dir().join("store-s0-key.pem")).unwrap();
+    let key = fs::metadata(certificates.file("store-s0-key.pem")).unwrap();
     use std::os::unix::fs::PermissionsExt as _;
     assert_eq!(key.permissions().mode() & 0o777, 0o600);
 }

@@ -105,8 +105,7 @@ pub(crate) fn make_for_stores(dir: &Path, stores: &[String]) -> Result<(), Error
     let hosts = HOSTS.map(str::to_owned).to_vec();
     let days = 365;
     let stores = stores.iter().cloned();
-    let stores =
-        stores.map(|name| CertCommand::Store { name, host: hosts.clone(), days });
+    let stores = stores.map(|name| CertCommand::Store { name, host: hosts.clone(), days });
     let operator = CertCommand::Operator(PersonArgs { name: OPERATOR.to_owned(), days });
     for command in [CertCommand::Ca { days: 3650 }].into_iter().chain(stores).chain([operator]) {
         if !pair(dir, &command).cert().exists() {

@@ -44,6 +44,6 @@ pub use split::SplitConfig;
 pub(crate) use split_keys::read_first_borders;
 pub use split_keys::{KEY_ESCAPES, escape_key, read_split_keys, unescape_key};
 pub use storage::{PagesReadMode, ScrubConfig, StorageConfig};
-pub use tls::{TlsConfig, TlsMode};
 pub use table::{SECTIONS, setting_keys, setting_value, setting_values};
+pub use tls::{TlsConfig, TlsMode};
 pub use verify::VerifyConfig;

@@ -39,7 +39,9 @@ impl Handshakes {
         &mut self,
         stream: TcpStream,
         limits: OpeningLimits,
-        open: impl FnOnce(MaybeTlsStream, Option<Arc<PeerIdentity>>) -> ServerConnection + Send + 'static,
+        open: impl FnOnce(MaybeTlsStream, Option<Arc<PeerIdentity>>) -> ServerConnection
+        + Send
+        + 'static,
         taken: TakenConnections,
     ) {
         while self.tasks.try_join_next().is_some() {}

@@ -59,8 +59,7 @@ pub(crate) async fn serve(
     let opening = OpeningLimits::default();
     let handshakes = limits.tls.map(Handshakes::new);
     let (count_max, stopped) = (limits.connections_max, stop.clone());
-    let accepting =
-        tokio::spawn(accept(listener, count_max, opening, taken, stopped, handshakes));
+    let accepting = tokio::spawn(accept(listener, count_max, opening, taken, stopped, handshakes));
     let mut until = stop;
     let served = Server::builder()
         // For the few answers that clients and tools read by plain HTTP.

@@ -18,8 +18,8 @@ use super::convert;
 use super::errors::not_leader;
 use super::heartbeat_sessions::Pings;
 use super::leader::PdLeader;
-use crate::net::connection::ConnectionPeer;
 use crate::membership::{labels_from_wire, run_from_wire, uuid_from_wire};
+use crate::net::connection::ConnectionPeer;
 
 /// Answers that wait for the connection: a ping, a registry, transfers and steps.
 const ANSWERS_COUNT_MAX: usize = 4;

@@ -152,7 +152,9 @@ async fn by_leader(
     }
     let here = context.shared.router.identity().store;
     match context.leader().await.filter(|leader| leader.store != here) {
-        Some(leader) => answer::elsewhere(&format!("{}{uri}", context.dialer().url(&leader.address))),
+        Some(leader) => {
+            answer::elsewhere(&format!("{}{uri}", context.dialer().url(&leader.address)))
+        }
         None => answer::unavailable("no leader of placement is known"),
     }
 }

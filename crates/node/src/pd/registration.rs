@@ -15,8 +15,8 @@ use tonic::{Request, Response, Status};
 use super::context::PdContext;
 use super::leader::{PATIENCE, PdLeader};
 use super::replica_repair;
-use crate::net::connection::ConnectionPeer;
 use crate::membership::{labels_from_wire, uuid_from_wire, uuid_to_wire};
+use crate::net::connection::ConnectionPeer;
 
 impl PdLeader {
     /// Takes in the run report of a store, and writes it to the registry if it is news. Returns the

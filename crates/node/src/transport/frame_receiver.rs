@@ -24,10 +24,10 @@ use super::counters::TransportCounters;
 use super::snapshots::{ByteRate, SnapshotReceiver, VerdictStream};
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
 use crate::drop_notify::DropNotify;
-use crate::net::connection::ConnectionPeer;
 use crate::membership::{
     Membership, WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire, uuid_from_wire,
 };
+use crate::net::connection::ConnectionPeer;
 
 /// Bytes that a notice counts for in a mailbox.
 const NOTICE_BYTES: usize = 64;

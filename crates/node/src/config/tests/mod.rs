@@ -189,7 +189,7 @@ fn the_scrub_has_its_interval_or_is_off() {
 
 #[test]
 fn replicas_are_compared_in_an_interval_or_never() {
-    let verify = |text: &str| parsed(text).resolve().unwrap().config.verify;
+    let verify = |text: &str| parsed(text).unwrap().resolve().unwrap().config.verify;
     let day = std::time::Duration::from_secs(24 * 60 * 60);
     assert_eq!((verify("").interval(), verify("").bytes_per_s), (Some(day), 32 << 20));
     assert_eq!(verify("[verify]\ninterval_ms = 0").interval(), None);

@@ -229,10 +229,8 @@ impl RangeDestroyer {
             return Ok(channel.clone());
         }
         let way = self.service.way_to(store);
-        let (address, dialer) =
-            way.ok_or_else(|| format!("store {store} has no known address"))?;
-        let endpoint =
-            dialer.endpoint(&address, CONNECT_TIMEOUT).map_err(|why| why.to_string())?;
+        let (address, dialer) = way.ok_or_else(|| format!("store {store} has no known address"))?;
+        let endpoint = dialer.endpoint(&address, CONNECT_TIMEOUT).map_err(|why| why.to_string())?;
         let channel = dialer.connect_lazy(&endpoint);
         links.insert(store, channel.clone());
         Ok(channel)

@@ -34,7 +34,7 @@ impl PageState {
         let sampler = LoadSampler::new(&reader, Arc::clone(&history), Arc::clone(&links));
         let documents = [(); 3].map(|()| CachedDocument::new(DOCUMENT_AGE_MAX));
         let [stores, log, pages] = documents;
-        let relay = Arc::default();
+        let relay = Arc::new(StoreRelay::new(reader.membership.dialer().clone()));
         (Self { reader, regions, history, links, relay, stores, log, pages }, sampler)
     }
 }

@@ -12,7 +12,7 @@ use tonic::client::GrpcService;
 use tonic::transport::Channel;
 
 use crate::membership::KnownStore;
-use crate::net::dial;
+use crate::net::dial::Dialer;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
@@ -23,12 +23,17 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 
 /// Connections to the stores that are asked. They are kept, since a page asks each second.
-#[derive(Default)]
 pub(super) struct StoreRelay {
+    dialer: Dialer,
     channels: Mutex<BTreeMap<String, Channel>>,
 }
 
 impl StoreRelay {
+    /// A relay without connections yet.
+    pub(super) fn new(dialer: Dialer) -> Self {
+        Self { dialer, channels: Mutex::default() }
+    }
+
     /// The document at `path` of the store at `address`. The reason in words if there is none.
     pub(super) async fn get(&self, address: &str, path: &str) -> Result<Value, String> {
         let channel = self.channel(address)?;
@@ -49,12 +54,13 @@ impl StoreRelay {
         if let Some(channel) = channels.get(address) {
             return Ok(channel.clone());
         }
-        let endpoint = dial::endpoint(address, CONNECT_TIMEOUT)
-            .map_err(|error| format!("{address:?} is no address: {error}"))?;
-        let channel = endpoint
+        let endpoint = self
+            .dialer
+            .endpoint(address, CONNECT_TIMEOUT)
+            .map_err(|error| format!("{address:?} is no address: {error}"))?
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            .connect_lazy();
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT);
+        let channel = self.dialer.connect_lazy(&endpoint);
         channels.insert(address.to_owned(), channel.clone());
         Ok(channel)
     }

@@ -23,9 +23,9 @@ use super::receipt::SnapshotReceipt;
 use super::stager::{SnapshotStager, StagerPart};
 use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
-use crate::net::connection::ConnectionPeer;
 use crate::in_flight::InFlightGuard;
 use crate::membership::{Membership, uuid_from_wire};
+use crate::net::connection::ConnectionPeer;
 use crate::transport::convert;
 use crate::transport::counters::{SnapshotInFlight, TransportCounters};
 
