@@ -173,7 +173,10 @@ pub fn run(args: ServeArgs) -> ExitCode {
     fail_stop::end_process_on_panic();
     let layered = match args.clone().layered() {
         Ok(layered) => layered,
-        Err(error) => return refuse(&error.to_string()),
+        Err(error) => {
+            error.lines().iter().for_each(|line| fail_stop::say(&format!("flotilla: {line}")));
+            return ExitCode::FAILURE;
+        }
     };
     if let Err(error) = check_log(&layered).and_then(|()| logging::start(&layered.config.log)) {
         return refuse(&error);
