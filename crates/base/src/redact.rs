@@ -4,7 +4,8 @@
 //! therefore wrapped where the text is made, and the process decides what becomes of it: with
 //! redaction on, a wrapped key is `?` in every text but those that are made for the one who asked
 //! ([`shown`]). Values are in no text at all. Off, as it is in a library, keys are shown; a program
-//! that logs turns it on before it does anything else. `docs/decisions/0051-keys-stay-out-of-logs.md`
+//! that logs turns it on before it does anything else. Decision 51:
+//! `docs/decisions/0051-keys-stay-out-of-logs.md`
 
 use std::cell::Cell;
 use std::fmt;

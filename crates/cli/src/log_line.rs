@@ -39,7 +39,7 @@ impl LogLine {
     /// Whether the event is to be written; before it what was left out of others.
     fn admit(&self, event: &Event<'_>, writer: &mut Writer<'_>) -> Result<bool, fmt::Error> {
         let metadata = event.metadata();
-        // Whoever asks for more than lines for operators wants all of them.
+        // An operator who asks for these levels wants all of them.
         if *metadata.level() > Level::INFO {
             return Ok(true);
         }

@@ -4,7 +4,8 @@
 //!   region, a store, an index, a term, a page, a place in a file) has none, for it is copied into
 //!   commands.
 //! - Bytes below 1024 are whole, larger ones have a binary unit and one decimal: `1.5 MiB`.
-//! - A time has the largest unit of which there is one at least, and one decimal: `850.0 us`, `2.5 s`.
+//! - A time has the largest unit of which there is one at least, and one decimal: `850.0 us`,
+//!   `2.5 s`.
 //! - A rate is a count and `/s`.
 //!
 //! JSON has whole numbers in the unit that its key names.

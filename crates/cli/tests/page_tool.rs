@@ -79,7 +79,7 @@ fn a_file_is_shown_and_found_sound() {
         (&json!(1), &json!(2), &json!([]))
     );
     let text = says(&["info", &file]);
-    assert!(text.contains("position 17") && text.contains("1 transactions beyond"), "{text}");
+    assert!(text.contains("position 17") && text.contains("1 transaction beyond"), "{text}");
     let report = tells(&["check", &file, "--json"]);
     assert_eq!(
         (&report["sound"], &report["keys"], &report["long_values"]),

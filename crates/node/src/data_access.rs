@@ -1,5 +1,5 @@
-//! Finds out whether other users of the machine can read a store's data. What a store makes is for
-//! its owner alone; a directory of an earlier version, or a copy, may not be.
+//! Finds out whether other users of the machine can read a store's data. A store makes its
+//! files for their owner alone; those of an earlier version, or of a copy, may be open.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -132,7 +132,7 @@ pub(crate) enum Workload {
     Get,
     /// So many rows from a random key on.
     Scan { rows: u32 },
-    /// Gets, so many of a hundred, and puts.
+    /// Gets, a share of a hundred, and puts.
     Mixed { reads: u8, ttl: u64 },
 }
 

@@ -42,7 +42,7 @@ impl CheckpointLog {
         self.tally.purged_bytes += bytes;
     }
 
-    /// What a line is due about, if one is: after a minute, or at the end.
+    /// The checkpoints that a line is due about, after a minute or at the end.
     pub(super) fn take(&mut self, now: Instant, is_end: bool) -> Option<CheckpointTally> {
         let is_due = is_end || now.saturating_duration_since(self.said) >= LINE_INTERVAL;
         if !is_due || self.tally.count == 0 {
