@@ -3,11 +3,12 @@
 
 use flotilla_pagestore::WriteTxn;
 use flotilla_region::{
-    AdminCommand, ApplyTask, Committed, DigestComparison, Index, RegionChange, RegionId,
+    AdminCommand, ApplyTask, Committed, ConsistencyVerdict, DigestComparison, Index, RegionChange,
+    RegionId,
 };
 
-use super::ReplicaState;
 use super::outcome::ApplyOutcome;
+use super::{AppliedReplica, ReplicaState};
 use crate::error::Error;
 use crate::inconsistent_regions;
 
@@ -30,6 +31,18 @@ impl ReplicaState {
         self.changes.push(RegionChange::Compared { index: self.state.applied, verdict });
         Ok(ApplyOutcome::Done)
     }
+}
+
+/// The verdicts of entries that were applied, in order.
+pub(crate) fn verdicts(
+    replicas: &[AppliedReplica],
+) -> impl Iterator<Item = (RegionId, &ConsistencyVerdict)> {
+    replicas.iter().flat_map(|replica| {
+        replica.changes.iter().filter_map(|change| match change {
+            RegionChange::Compared { verdict, .. } => Some((replica.region, verdict)),
+            _ => None,
+        })
+    })
 }
 
 /// Tasks that are cut behind an entry that asks for a digest: the view must not have anything of
