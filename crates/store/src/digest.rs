@@ -118,6 +118,7 @@ impl RegionDigester {
                     }
                     bytes += (key.len() + row.len()) as u64;
                     if bytes >= bytes_max {
+                        assert!(self.last_key.as_deref() < Some(key), "keys that do not rise");
                         self.last_key = Some(key.to_vec());
                         return Ok(DigestProgress::More { bytes });
                     }

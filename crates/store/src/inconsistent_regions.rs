@@ -71,6 +71,7 @@ pub(crate) fn put(
     region: RegionId,
     verdict: &ConsistencyVerdict,
 ) -> Result<(), Error> {
+    assert!(!verdict.replicas.is_empty(), "region {region}: a verdict about no replica");
     match AlarmChange::of(verdict) {
         AlarmChange::Raise => {
             txn.tree(INCONSISTENT)?.put(&schema::region_key(region), &verdict.encode())?;

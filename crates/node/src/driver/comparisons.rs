@@ -1,5 +1,5 @@
-//! Comparisons of the replicas of regions: the last verdict about each, and the word that a digest is
-//! to be computed.
+//! Comparisons of the replicas of regions: the last verdict about each, and the word that a digest
+//! is to be computed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

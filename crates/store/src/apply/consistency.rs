@@ -72,6 +72,8 @@ pub(crate) fn cut(tasks: &[ApplyTask]) -> Option<DigestCut> {
     if at + 1 < entries.len() {
         behind.insert(0, part(&entries[at + 1..]));
     }
+    let count = |tasks: &[ApplyTask]| tasks.iter().map(|task| task.entries.len()).sum::<usize>();
+    assert_eq!(count(&until) + count(&behind), count(tasks), "entries are lost behind a digest");
     Some(DigestCut { region, index: entries[at].entry.index, version, until, behind })
 }
 
