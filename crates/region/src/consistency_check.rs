@@ -51,6 +51,8 @@ impl ConsistencyCheck {
         if self.round_at(index).is_some() {
             return;
         }
+        // Its replicas would wait for a verdict that is behind them.
+        assert!(index > self.ended, "a comparison of {index} begins behind that of {}", self.ended);
         self.round = Some(Box::new(DigestRound {
             index,
             began: now,
@@ -116,6 +118,7 @@ impl ConsistencyCheck {
         members: &Descriptor,
     ) -> Option<DigestComparison> {
         let round = self.round.as_ref().filter(|round| !round.is_proposed)?;
+        assert!(!round.others.contains_key(&me), "replica {me} has told its digest to itself");
         let others = members.peers.iter().map(|member| member.id).filter(|id| *id != me);
         let has_all =
             round.own.is_some() && others.clone().all(|id| round.others.contains_key(&id));

@@ -275,7 +275,10 @@ impl Replica {
                     self.forget_removed(peer, descriptor, step);
                 }
                 RegionChange::DigestDue { index } => self.consistency.begin(index, step.now),
-                RegionChange::Compared { verdict, .. } => self.consistency.end(verdict.index),
+                // No verdict is about entries that are still to come, whatever it says.
+                RegionChange::Compared { index, verdict } => {
+                    self.consistency.end(verdict.index.min(index));
+                }
             }
         }
         self.applying.complete(index, &mut self.consensus);

@@ -46,8 +46,6 @@ pub struct Coverage {
     pub membership: MembershipCoverage,
     /// Replicas that have ended.
     pub ends: EndCoverage,
-    /// Comparisons of replicas.
-    pub comparisons: ComparisonCoverage,
 }
 
 /// Sums over starts of stores.
@@ -166,6 +164,8 @@ pub struct DriverCoverage {
     pub waits: WaitCoverage,
     /// Rows that had expired and were removed.
     pub rows_expired: u64,
+    /// Comparisons of replicas.
+    pub comparisons: ComparisonCoverage,
 }
 
 impl AddAssign for DriverCoverage {
@@ -174,6 +174,7 @@ impl AddAssign for DriverCoverage {
         self.queues += more.queues;
         self.waits += more.waits;
         self.rows_expired += more.rows_expired;
+        self.comparisons += more.comparisons;
     }
 }
 
@@ -442,7 +443,6 @@ impl AddAssign for Coverage {
         self.transfers.done += more.transfers.done;
         self.transfers.refused += more.transfers.refused;
         self.membership += more.membership;
-        self.comparisons += more.comparisons;
         self.ends.tasks += more.ends.tasks;
         self.ends.replicas += more.ends.replicas;
         self.ends.without_replica += more.ends.without_replica;

@@ -18,7 +18,7 @@ use flotilla_store::{
     ReadError, Store, StoreMaintenance,
 };
 
-use crate::coverage::{ComparisonCoverage, Coverage, PagesCoverage, SpillCoverage};
+use crate::coverage::{ComparisonCoverage, Coverage, DriverCoverage, PagesCoverage, SpillCoverage};
 use crate::event_queue::SimTime;
 use crate::expiry;
 use crate::request::{ClientReply, ClientRequest, RequestBody};
@@ -193,10 +193,13 @@ impl Executor {
                     ..self.coverage.pages.spills
                 },
             },
-            comparisons: ComparisonCoverage {
-                complete: stats.comparisons,
-                incomplete: stats.comparisons_incomplete,
-                ..self.coverage.comparisons
+            driver: DriverCoverage {
+                comparisons: ComparisonCoverage {
+                    complete: stats.comparisons,
+                    incomplete: stats.comparisons_incomplete,
+                    ..self.coverage.driver.comparisons
+                },
+                ..self.coverage.driver
             },
             ..self.coverage
         }

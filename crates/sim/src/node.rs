@@ -123,9 +123,6 @@ pub(crate) struct SimNode {
     has_disk_fault: bool,
     /// Of all earlier incarnations, and of starts.
     coverage: Coverage,
-    /// Whether a script has altered rows on the disk.
-    #[cfg(test)]
-    is_altered: bool,
 }
 
 impl SimNode {
@@ -155,8 +152,6 @@ impl SimNode {
             accepted,
             has_disk_fault: false,
             coverage,
-            #[cfg(test)]
-            is_altered: false,
         }
     }
 

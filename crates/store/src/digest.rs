@@ -17,7 +17,7 @@
 use flotilla_pagestore::{Error as PagesError, Tree};
 use flotilla_region::{Index, RegionId};
 
-use crate::error::{Error, ReadError};
+use crate::error::{Error, ReadError, read_failed};
 use crate::region_size::end_bound;
 use crate::schema::{self, DataRow};
 use crate::snapshot_read::StoreSnapshot;
@@ -39,14 +39,6 @@ pub(crate) fn digest(view: &StoreSnapshot, region: RegionId) -> Result<(Index, u
         if let DigestProgress::Done { digest, .. } = digester.advance(u64::MAX).map_err(failed)? {
             return Ok((index, digest));
         }
-    }
-}
-
-pub(crate) fn read_failed(region: RegionId, error: ReadError) -> Error {
-    match error {
-        ReadError::RegionNotFound => Error::NoRegion(region),
-        ReadError::Pages(error) => Error::Pages(error),
-        error => Error::Corrupt(error.to_string()),
     }
 }
 
@@ -126,6 +118,7 @@ impl RegionDigester {
                     }
                     bytes += (key.len() + row.len()) as u64;
                     if bytes >= bytes_max {
+                        assert!(self.last_key.as_deref() < Some(key), "keys that do not rise");
                         self.last_key = Some(key.to_vec());
                         return Ok(DigestProgress::More { bytes });
                     }

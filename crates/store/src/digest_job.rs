@@ -93,6 +93,7 @@ impl DigestJobs {
             state.report(request, None);
             return Ok(());
         }
+        assert!(state.job.is_none(), "a digest is left behind, and nothing runs");
         let DigestRequest { region, index, .. } = request;
         let view = StoreSnapshot::new(pages.read());
         let (applied, digester) = RegionDigester::open(&view, region)?;
@@ -109,6 +110,7 @@ impl DigestJobs {
             return Ok(DigestStep::Done { report, bytes: 0 });
         }
         let Some(mut job) = state.job.take() else { return Ok(DigestStep::Idle) };
+        assert!(state.running.is_some(), "a digest that was given up is left behind");
         // Reading takes long, and applying must not wait for it.
         drop(state);
         let advanced = job.digester.advance(bytes_max);

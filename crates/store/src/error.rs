@@ -116,6 +116,15 @@ pub enum ReadError {
     Corrupt(String),
 }
 
+/// The error of a store that had to read the region.
+pub(crate) fn read_failed(region: RegionId, error: ReadError) -> Error {
+    match error {
+        ReadError::RegionNotFound => Error::NoRegion(region),
+        ReadError::Pages(error) => Error::Pages(error),
+        error => Error::Corrupt(error.to_string()),
+    }
+}
+
 impl From<MalformedRow> for Error {
     fn from(MalformedRow(what): MalformedRow) -> Self {
         Self::Corrupt(what)

@@ -3,18 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use flotilla_pagestore::WriteTxn;
-use flotilla_region::{ConsistencyVerdict, RegionChange, RegionId};
+use flotilla_region::{ConsistencyVerdict, RegionId};
 use parking_lot::Mutex;
 
-use crate::apply::AppliedReplica;
 use crate::error::Error;
-use crate::schema::{self, INCONSISTENT, MalformedRow};
-use crate::snapshot_read::StoreSnapshot;
+use crate::schema::{self, INCONSISTENT};
 
 /// The rows of [`INCONSISTENT`] in memory, so that the status of a store needs no disk.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct InconsistentRegions {
     verdicts: Mutex<BTreeMap<RegionId, ConsistencyVerdict>>,
 }
@@ -39,23 +36,18 @@ impl AlarmChange {
 }
 
 impl InconsistentRegions {
-    /// Those that the rows have at a start.
-    pub(crate) fn recover(view: &StoreSnapshot) -> Result<Self, Error> {
-        Ok(Self { verdicts: Mutex::new(view.inconsistent()?) })
+    /// With those that the rows have at a start.
+    pub(crate) fn new(verdicts: BTreeMap<RegionId, ConsistencyVerdict>) -> Self {
+        Self { verdicts: Mutex::new(verdicts) }
     }
 
-    /// Verdicts were applied, in a transaction that is published.
-    pub(crate) fn note_applied(&self, replicas: &[AppliedReplica]) {
-        for replica in replicas {
-            for change in &replica.changes {
-                let RegionChange::Compared { verdict, .. } = change else { continue };
-                let mut verdicts = self.verdicts.lock();
-                match AlarmChange::of(verdict) {
-                    AlarmChange::Raise => drop(verdicts.insert(replica.region, verdict.clone())),
-                    AlarmChange::Clear => drop(verdicts.remove(&replica.region)),
-                    AlarmChange::Keep => {}
-                }
-            }
+    /// A verdict was applied, in a transaction that is published.
+    pub(crate) fn note(&self, region: RegionId, verdict: &ConsistencyVerdict) {
+        let mut verdicts = self.verdicts.lock();
+        match AlarmChange::of(verdict) {
+            AlarmChange::Raise => drop(verdicts.insert(region, verdict.clone())),
+            AlarmChange::Clear => drop(verdicts.remove(&region)),
+            AlarmChange::Keep => {}
         }
     }
 
@@ -79,6 +71,7 @@ pub(crate) fn put(
     region: RegionId,
     verdict: &ConsistencyVerdict,
 ) -> Result<(), Error> {
+    assert!(!verdict.replicas.is_empty(), "region {region}: a verdict about no replica");
     match AlarmChange::of(verdict) {
         AlarmChange::Raise => {
             txn.tree(INCONSISTENT)?.put(&schema::region_key(region), &verdict.encode())?;
@@ -97,10 +90,4 @@ pub(crate) fn remove(txn: &mut WriteTxn<'_>, region: RegionId) -> Result<(), Err
         rows.delete(&schema::region_key(region))?;
     }
     Ok(())
-}
-
-/// Reads a row of [`INCONSISTENT`].
-pub(crate) fn decode(region: RegionId, row: &[u8]) -> Result<ConsistencyVerdict, MalformedRow> {
-    ConsistencyVerdict::decode(Bytes::copy_from_slice(row))
-        .map_err(|error| MalformedRow(format!("the verdict about region {region}: {error}")))
 }

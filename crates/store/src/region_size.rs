@@ -10,8 +10,7 @@ use flotilla_region::{Descriptor, RegionId, RegionSize};
 use parking_lot::Mutex;
 
 use crate::apply::AppliedReplica;
-use crate::digest::read_failed;
-use crate::error::{Error, ReadError};
+use crate::error::{Error, ReadError, read_failed};
 use crate::snapshot_read::{RegionSnapshot, StoreSnapshot};
 
 /// When the sizes of regions are looked at: with the first bytes that are put into one since the

@@ -5,7 +5,9 @@
 use bytes::Bytes;
 use flotilla_base::fields::{FieldReader, Malformed, put_varint};
 use flotilla_kv::ColumnFamily;
-use flotilla_region::{Descriptor, HardState, Index, PeerId, RegionId, Space, StoreId, Term};
+use flotilla_region::{
+    ConsistencyVerdict, Descriptor, HardState, Index, PeerId, RegionId, Space, StoreId, Term,
+};
 
 /// The identity of the data directory: one row, and one for each of its last starts.
 pub(crate) const IDENT: &str = "ident";
@@ -350,6 +352,15 @@ pub(crate) fn decode_descriptor(region: RegionId, row: &[u8]) -> Result<Descript
         )));
     }
     Ok(descriptor)
+}
+
+/// Reads a row of [`INCONSISTENT`].
+pub(crate) fn decode_verdict(
+    region: RegionId,
+    row: &[u8],
+) -> Result<ConsistencyVerdict, MalformedRow> {
+    ConsistencyVerdict::decode(Bytes::copy_from_slice(row))
+        .map_err(|error| MalformedRow(format!("the verdict about region {region}: {error}")))
 }
 
 /// The trees of a column family of a space. All families of a space are cut by the same regions

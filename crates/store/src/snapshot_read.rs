@@ -11,7 +11,6 @@ use flotilla_pagestore::{Snapshot, Tree};
 use flotilla_region::{ConsistencyVerdict, Descriptor, Index, PeerId, RegionId};
 
 use crate::error::{Error, ReadError};
-use crate::inconsistent_regions;
 use crate::read_time::ReadTime;
 use crate::schema::{
     self, APPLY, ApplyState, DataRow, FamilyTrees, INCONSISTENT, REGION, TOMB, Tombstone,
@@ -130,7 +129,7 @@ impl StoreSnapshot {
         let mut rows = tree.range(..);
         while let Some((key, row)) = rows.next()? {
             let region = schema::region_of_key(key)?;
-            found.insert(region, inconsistent_regions::decode(region, row)?);
+            found.insert(region, schema::decode_verdict(region, row)?);
         }
         Ok(found)
     }

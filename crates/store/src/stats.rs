@@ -2,9 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flotilla_region::RegionChange;
-
-use crate::apply::AppliedReplica;
+use flotilla_region::ConsistencyVerdict;
 
 flotilla_base::metrics! { "store",
     /// The counters of the store since it was opened, and those of its engines.
@@ -66,14 +64,11 @@ pub(crate) struct ComparisonCounters {
 }
 
 impl ComparisonCounters {
-    /// Counts the verdicts of entries that were applied.
-    pub(crate) fn note_applied(&self, replicas: &[AppliedReplica]) {
-        for change in replicas.iter().flat_map(|replica| &replica.changes) {
-            let RegionChange::Compared { verdict, .. } = change else { continue };
-            let of = if verdict.is_complete() { &self.complete } else { &self.incomplete };
-            of.add(1);
-            self.differing.add(u64::from(verdict.has_difference()));
-        }
+    /// Counts a verdict that was applied.
+    pub(crate) fn note(&self, verdict: &ConsistencyVerdict) {
+        let of = if verdict.is_complete() { &self.complete } else { &self.incomplete };
+        of.add(1);
+        self.differing.add(u64::from(verdict.has_difference()));
     }
 }
 

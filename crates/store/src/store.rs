@@ -25,7 +25,7 @@ use crate::config::Config;
 use crate::digest_job::{DigestJobs, DigestRequest, DigestStep};
 use crate::directory::StoreDirectory;
 use crate::end::{self, Ended};
-use crate::error::{Error, ReadError};
+use crate::error::{Error, ReadError, read_failed};
 use crate::inconsistent_regions::InconsistentRegions;
 use crate::maintenance::{MaintenanceCounters, StoreMaintenance};
 use crate::range_map::{self, RangeMap};
@@ -89,7 +89,8 @@ impl Store {
         let with_rows = recovered.replicas.iter().chain(ending);
         let ranges = RangeMap::new(with_rows.map(|found| &found.descriptor));
         let digests = DigestJobs::new(config.pages.old_version_disk_bytes);
-        let inconsistent = InconsistentRegions::recover(&StoreSnapshot::new(pages.read()))?;
+        let inconsistent = StoreSnapshot::new(pages.read()).inconsistent()?;
+        let inconsistent = InconsistentRegions::new(inconsistent);
         let (maintenance, counters) = (MaintenanceCounters::default(), StoreCounters::default());
         let store = Self {
             identity,
@@ -261,7 +262,7 @@ impl Store {
         if let Some(replica) = applied.replicas.iter().find(is_due) {
             let request = DigestRequest { region, peer: replica.peer, index, version };
             let begun = self.digests.begin(&self.pages, request);
-            begun.map_err(|error| digest::read_failed(region, error))?;
+            begun.map_err(|error| read_failed(region, error))?;
         }
         if !behind.is_empty() {
             applied.extend(self.apply(&behind)?);
@@ -275,8 +276,10 @@ impl Store {
         self.sizes
             .note_applied(&mut applied.replicas, self.config.size_check_bytes, || self.read())?;
         self.checkpoints.note_applied(self.identity.store, &applied.replicas);
-        self.inconsistent.note_applied(&applied.replicas);
-        self.counters.comparisons.note_applied(&applied.replicas);
+        for (region, verdict) in apply::verdicts(&applied.replicas) {
+            self.inconsistent.note(region, verdict);
+            self.counters.comparisons.note(verdict);
+        }
         self.counters.applies.add(1);
         self.counters.entries_applied.add(applied.entries);
         Ok(applied)

@@ -354,10 +354,10 @@ impl Live {
     /// The digest of the rows here, or the wish for a comparison.
     fn digested(&mut self, input: &mut Input<'_>) -> Event {
         let (region, peer) = (REGION, peer(1).id);
-        if let Some(index) = self.digests.last().copied()
-            && input.below(2) == 0
-        {
-            let index = Index(input.near(index.0));
+        if !self.digests.is_empty() && input.below(2) == 0 {
+            // Of an earlier entry, too: the store may have taken long.
+            let nth = usize::from(input.below(4)) % self.digests.len();
+            let index = self.digests[self.digests.len() - 1 - nth];
             let digest = (input.below(4) > 0).then(|| u64::from(input.below(2)));
             return Event::Digested { region, peer, index, digest };
         }

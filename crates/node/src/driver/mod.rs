@@ -7,12 +7,13 @@
 //! those split that ask for it by `split_wishes`; `reroute` is for requests that a split has
 //! overtaken; `transfer` has leaders hand over, `membership_change` has replicas changed,
 //! `joint_changes` knows the regions between two configurations, `comparisons` the last verdicts
-//! about replicas. `threads` starts and ends the
+//! about replicas, for which `comparison` asks. `threads` starts and ends the
 //! threads, `context` has the handles that they share; `latencies` has the histograms
 //! of requests, `slow_log` the lines about slow ones. Sockets are not known here: messages to
 //! other stores go to a [`shard_thread::MessageSink`].
 
 pub(crate) mod admission;
+mod comparison;
 pub(crate) mod comparisons;
 pub(crate) mod context;
 pub(crate) mod id_pool;

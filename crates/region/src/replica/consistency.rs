@@ -51,7 +51,8 @@ impl Replica {
 
     /// Another replica tells its digest.
     pub(super) fn hear_digest(&mut self, from: Peer, index: Index, digest: Option<u64>) {
-        if self.consensus.is_leader() && self.descriptor.peer(from.id) == Some(from) {
+        let is_other = from.id != self.me.id && self.descriptor.peer(from.id) == Some(from);
+        if self.consensus.is_leader() && is_other {
             self.consistency.note_other(from.id, index, digest);
         }
     }
@@ -81,10 +82,13 @@ impl Replica {
         }
         let complete = self.consistency.complete(step.now, self.me.id, &self.descriptor);
         let Some(comparison) = complete else { return };
-        let data = AdminCommand::VerifyDigests(comparison).encode();
+        let (asked, verify) = (comparison.index, AdminCommand::VerifyDigests(comparison));
+        let data = verify.encode();
         // Else the next tick tries again.
         if self.consensus.has_room(data.len(), step.config.uncommitted_bytes_max) {
-            self.consensus.propose(data.to_vec());
+            let (index, _) = self.consensus.propose(data.to_vec());
+            let region = self.descriptor.id;
+            assert!(asked < index, "region {region}: {index} compares digests of {asked}");
             self.consistency.note_proposed();
             step.stats.entries_proposed += 1;
         }

@@ -127,8 +127,8 @@ fn c40b_a_leader_with_another_row_is_named() {
     assert_eq!(differing(&verdict), [layout::id(odd)], "{verdict}");
 }
 
-/// C40c: the leader is cut off behind the entry that asks for digests. The next leader hears of them
-/// again, and comes to the verdict without it.
+/// C40c: the leader is cut off behind the entry that asks for digests. The next leader hears of
+/// them again, and comes to the verdict without it.
 #[test]
 fn c40c_a_comparison_outlives_its_leader() {
     let mut case = with_a_row(33);

@@ -85,7 +85,7 @@ impl Coverage {
     }
 
     fn corners_of_comparisons(&self) -> [Corner; 4] {
-        let comparisons = &self.comparisons;
+        let comparisons = &self.driver.comparisons;
         [
             ("comparisons of all replicas", comparisons.complete),
             ("comparisons of some replicas", comparisons.incomplete),

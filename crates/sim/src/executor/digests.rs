@@ -54,15 +54,15 @@ impl Executor {
         match self.store.compute_digest(PART_BYTES)? {
             DigestStep::Idle => return Ok(()),
             DigestStep::More { .. } => {
-                self.coverage.comparisons.parts += 1;
+                self.coverage.driver.comparisons.parts += 1;
                 // Not drawn, so that a case has its digests for certain.
-                if self.coverage.comparisons.parts.is_multiple_of(PARTS_TO_GIVING_UP) {
+                if self.coverage.driver.comparisons.parts.is_multiple_of(PARTS_TO_GIVING_UP) {
                     self.store.give_up_digest();
                 }
             }
             DigestStep::Done { report, .. } => {
                 let DigestReport { region, peer, index, digest } = report;
-                let of = &mut self.coverage.comparisons;
+                let of = &mut self.coverage.driver.comparisons;
                 *(if digest.is_some() { &mut of.digests } else { &mut of.given_up }) += 1;
                 let done = Event::Digested { region, peer, index, digest };
                 out.tasks.push((self.notify_delay_us(), Task::Post(vec![done])));

@@ -118,7 +118,7 @@ impl SimNode {
     ) -> Result<(), StopReason> {
         let Some(running) = &self.running else { return Ok(()) };
         #[cfg(test)]
-        if self.is_altered {
+        if self.spare_disks.is_altered {
             return Ok(());
         }
         let broken = |what: String| {

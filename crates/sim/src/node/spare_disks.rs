@@ -33,11 +33,14 @@ impl DirectorySwap {
     }
 }
 
-/// The disks of a store that are not in use.
+/// The disks of a store that are not in use, and the change that was made of the one that is.
 #[derive(Debug, Default)]
 pub(super) struct SpareDisks {
     /// The newest disk, while another one is in its place, and the starts that it has seen.
     pub(super) kept: Option<(FaultFs, u64)>,
     /// An older copy, and the starts that it has seen.
     pub(super) copy: Option<(FaultFs, u64)>,
+    /// Whether a script has altered rows on the disk in use.
+    #[cfg(test)]
+    pub(super) is_altered: bool,
 }

@@ -50,7 +50,7 @@ mod altering {
             txn.tree("raw").and_then(|mut rows| rows.put(key, row)).expect("the disk is sound");
             txn.publish().expect("the disk is sound");
             pages.checkpoint().expect("the disk is sound");
-            self.is_altered = true;
+            self.spare_disks.is_altered = true;
         }
 
         /// The regions whose replicas differ, as the store knows.

@@ -3,11 +3,12 @@
 
 use flotilla_pagestore::WriteTxn;
 use flotilla_region::{
-    AdminCommand, ApplyTask, Committed, DigestComparison, Index, RegionChange, RegionId,
+    AdminCommand, ApplyTask, Committed, ConsistencyVerdict, DigestComparison, Index, RegionChange,
+    RegionId,
 };
 
-use super::ReplicaState;
 use super::outcome::ApplyOutcome;
+use super::{AppliedReplica, ReplicaState};
 use crate::error::Error;
 use crate::inconsistent_regions;
 
@@ -30,6 +31,18 @@ impl ReplicaState {
         self.changes.push(RegionChange::Compared { index: self.state.applied, verdict });
         Ok(ApplyOutcome::Done)
     }
+}
+
+/// The verdicts of entries that were applied, in order.
+pub(crate) fn verdicts(
+    replicas: &[AppliedReplica],
+) -> impl Iterator<Item = (RegionId, &ConsistencyVerdict)> {
+    replicas.iter().flat_map(|replica| {
+        replica.changes.iter().filter_map(|change| match change {
+            RegionChange::Compared { verdict, .. } => Some((replica.region, verdict)),
+            _ => None,
+        })
+    })
 }
 
 /// Tasks that are cut behind an entry that asks for a digest: the view must not have anything of
@@ -59,6 +72,8 @@ pub(crate) fn cut(tasks: &[ApplyTask]) -> Option<DigestCut> {
     if at + 1 < entries.len() {
         behind.insert(0, part(&entries[at + 1..]));
     }
+    let count = |tasks: &[ApplyTask]| tasks.iter().map(|task| task.entries.len()).sum::<usize>();
+    assert_eq!(count(&until) + count(&behind), count(tasks), "entries are lost behind a digest");
     Some(DigestCut { region, index: entries[at].entry.index, version, until, behind })
 }
 

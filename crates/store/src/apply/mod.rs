@@ -30,7 +30,7 @@ mod outcome;
 mod rows;
 mod split;
 
-pub(crate) use consistency::{DigestCut, cut};
+pub(crate) use consistency::{DigestCut, cut, verdicts};
 pub use outcome::{ApplyOutcome, ApplyReject};
 
 /// The result of applying.
