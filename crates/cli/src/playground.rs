@@ -56,7 +56,7 @@ impl PlaygroundConfig {
     pub(crate) fn dialer(&self) -> Result<Option<TlsDialer>, StartError> {
         let Some(dir) = &self.certificates else { return Ok(None) };
         let dialer = cert::operator_args(dir).dialer();
-        dialer.map_err(|error| StartError::Refused(error.to_string()))
+        dialer.map_err(StartError::Refused)
     }
 }
 

@@ -59,6 +59,27 @@ pub struct ServeArgs {
     /// has a store; may be given several times [default: the labels it has]
     #[arg(long, value_name = "KEY=VALUE")]
     pub label: Vec<String>,
+    /// Flags that count at the bootstrap.
+    #[command(flatten)]
+    pub bootstrap: BootstrapArgs,
+    /// Connections with TLS.
+    #[command(flatten)]
+    pub tls: ServeTlsArgs,
+    /// The process itself: its log, and its end.
+    #[command(flatten)]
+    pub process: ProcessArgs,
+    /// Any setting, as limits.slow_request_ms=2s; may be given several times. `flotilla config
+    /// default` has all of them
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Flags about an empty directory.
+    #[command(flatten)]
+    pub first_start: FirstStartArgs,
+}
+
+/// Flags that count when a cluster begins.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct BootstrapArgs {
     /// Number that the cluster must have [default: any]
     #[arg(long, value_name = "NUMBER")]
     pub cluster_id: Option<u64>,
@@ -74,19 +95,6 @@ pub struct ServeArgs {
     /// the cluster, and never changed [default: v1ttl]
     #[arg(long, value_name = "VERSION")]
     pub api: Option<ApiVersion>,
-    /// Connections with TLS.
-    #[command(flatten)]
-    pub tls: ServeTlsArgs,
-    /// The process itself: its log, and its end.
-    #[command(flatten)]
-    pub process: ProcessArgs,
-    /// Any setting, as limits.slow_request_ms=2s; may be given several times. `flotilla config
-    /// default` has all of them
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// Flags about an empty directory.
-    #[command(flatten)]
-    pub first_start: FirstStartArgs,
 }
 
 /// Connections with TLS.
@@ -153,7 +161,7 @@ impl ServeArgs {
         let mut layered = layers.finish()?;
         // Their bytes need not be a text.
         put(&mut layered.config.data_dir, self.data_dir);
-        put(&mut layered.config.split_keys, self.split_keys);
+        put(&mut layered.config.split_keys, self.bootstrap.split_keys);
         put(&mut layered.config.tls.ca_file, self.tls.tls_ca);
         put(&mut layered.config.tls.cert_file, self.tls.tls_cert);
         put(&mut layered.config.tls.key_file, self.tls.tls_key);
@@ -177,10 +185,10 @@ impl ServeArgs {
             ("--data-dir", "data_dir", path(&self.data_dir)),
             ("--initial-cluster", "initial_cluster", self.initial_cluster.clone()),
             ("--join", "join", self.join.clone()),
-            ("--cluster-id", "cluster_id", self.cluster_id.map(|id| id.to_string())),
-            ("--regions", "regions", self.regions.map(|count| count.to_string())),
-            ("--split-keys", "split_keys", path(&self.split_keys)),
-            ("--api", "api", self.api.map(|api| api.to_string())),
+            ("--cluster-id", "cluster_id", self.bootstrap.cluster_id.map(|id| id.to_string())),
+            ("--regions", "regions", self.bootstrap.regions.map(|count| count.to_string())),
+            ("--split-keys", "split_keys", path(&self.bootstrap.split_keys)),
+            ("--api", "api", self.bootstrap.api.map(|api| api.to_string())),
             ("--tls-mode", "tls.mode", self.tls.tls_mode.clone()),
             ("--tls-ca", "tls.ca_file", path(&self.tls.tls_ca)),
             ("--tls-cert", "tls.cert_file", path(&self.tls.tls_cert)),
@@ -397,10 +405,12 @@ mod tests {
             advertise_addr: text("h:4"),
             data_dir: Some("d".into()),
             initial_cluster: text("s2=h:4"),
-            cluster_id: Some(u64::MAX),
-            regions: Some(3),
-            split_keys: Some("k".into()),
-            api: Some(ApiVersion::V2),
+            bootstrap: BootstrapArgs {
+                cluster_id: Some(u64::MAX),
+                regions: Some(3),
+                split_keys: Some("k".into()),
+                api: Some(ApiVersion::V2),
+            },
             process: ProcessArgs { log: text("warn"), ..ProcessArgs::default() },
             set: vec!["raft.tick_ms=1s".to_owned(), "regions=4".to_owned()],
             ..ServeArgs::default()

@@ -61,7 +61,7 @@ impl ClusterTarget {
     ///
     /// As [`TlsArgs::dialer`].
     pub fn read_certificates(&mut self) -> Result<(), Error> {
-        self.dialer = self.tls.dialer()?;
+        self.dialer = self.tls.dialer().map_err(Error::Argument)?;
         Ok(())
     }
 

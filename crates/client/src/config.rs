@@ -1,5 +1,6 @@
 //! Settings of a client: deadlines, connections, limits.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use flotilla_tls::TlsDialer;
@@ -32,11 +33,9 @@ pub struct Config {
     pub attempt_timeout: Duration,
     /// How long making a connection may take. Default 1 s.
     pub connect_timeout: Duration,
-    /// First wait between attempts; doubled up to `backoff_max`, each less up to a half of itself
-    /// by chance. Default 5 ms.
-    pub backoff_min: Duration,
-    /// Longest wait between attempts. Default 500 ms.
-    pub backoff_max: Duration,
+    /// Waits between attempts: the first one is the least, doubled up to the greatest, each less up
+    /// to a half of itself by chance. Default 5 ms to 500 ms.
+    pub backoff: RangeInclusive<Duration>,
     /// How requests travel. Default [`Transport::Stream`].
     pub transport: Transport,
     /// TCP connections to each store, used in turn. Default 1.
@@ -72,8 +71,7 @@ impl Default for Config {
             until: None,
             attempt_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(1),
-            backoff_min: Duration::from_millis(5),
-            backoff_max: Duration::from_millis(500),
+            backoff: Duration::from_millis(5)..=Duration::from_millis(500),
             transport: Transport::Stream,
             connections_per_store: 1,
             in_flight_max: 1024,

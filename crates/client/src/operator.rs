@@ -49,8 +49,8 @@ impl StoreOperator {
     ///
     /// [`Error::Unreachable`] if the store does not answer in time: it is then not known what has
     /// come of it. [`Error::NotServing`] if it has no cluster yet, or stops;
-    /// [`Error::Unimplemented`] if its version is too old for the request; [`Error::Rejected`] if the
-    /// certificate is not that of an operator.
+    /// [`Error::Unimplemented`] if its version is too old for the request; [`Error::Rejected`] if
+    /// the certificate is not that of an operator.
     pub async fn transfer_leader(
         &self,
         region_id: u64,

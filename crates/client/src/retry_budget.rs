@@ -133,8 +133,8 @@ impl RetryBudget {
             started,
             deadline: config.until.map_or(deadline, |until| deadline.min(until.into())),
             attempt_timeout: config.attempt_timeout,
-            backoff: config.backoff_min,
-            backoff_max: config.backoff_max,
+            backoff: *config.backoff.start(),
+            backoff_max: *config.backoff.end(),
             resend_undetermined: config.resend_undetermined,
             attempts: 0,
             free_attempts: FREE_ATTEMPTS,
@@ -214,8 +214,7 @@ mod tests {
     fn config() -> Config {
         Config {
             deadline: Duration::from_secs(1),
-            backoff_min: Duration::from_millis(10),
-            backoff_max: Duration::from_millis(80),
+            backoff: Duration::from_millis(10)..=Duration::from_millis(80),
             ..Config::default()
         }
     }

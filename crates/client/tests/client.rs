@@ -19,8 +19,7 @@ fn config(transport: Transport) -> Config {
         transport,
         deadline: Duration::from_secs(10),
         attempt_timeout: Duration::from_secs(2),
-        backoff_min: Duration::from_millis(1),
-        backoff_max: Duration::from_millis(20),
+        backoff: Duration::from_millis(1)..=Duration::from_millis(20),
         scan_rows_max: 3,
         ..Config::default()
     }

@@ -8,6 +8,7 @@
 //! Code map, from the top; a folder uses those below it and never one above:
 //!
 //! - `node`: assembles one node, starts it and ends it in order. Never decides anything itself.
+//! - `services`: puts together what is served on the one port.
 //! - `status/`: owns the counters, the answers to operators, the status page and the health log.
 //!   Never changes state.
 //! - `pd/`: owns the placement driver: the leader's term, region heartbeats, and PD's services.
@@ -57,6 +58,7 @@ mod online_settings;
 pub mod pd;
 mod sched;
 pub mod service;
+mod services;
 mod start;
 mod status;
 #[cfg(test)]

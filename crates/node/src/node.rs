@@ -4,9 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flotilla_proto::peers::operator_server::OperatorServer as OperatorGrpc;
-use flotilla_proto::peers::peers_server::PeersServer;
-use flotilla_proto::peers::status_server::StatusServer as StatusGrpc;
 use flotilla_region::Descriptor;
 use flotilla_store::Store;
 use flotilla_vfs::FileSystem;
@@ -18,7 +15,6 @@ use tonic::service::Routes as GrpcRoutes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::access;
 use crate::clock::Clock;
 use crate::config::{ConfigError, LimitsConfig, NodeConfig, ResolvedConfig};
 use crate::consistency_checker;
@@ -38,28 +34,15 @@ use crate::expiry_sweeper;
 use crate::failure::{EndKind, NodeFailure};
 use crate::leader_log;
 use crate::membership::{GivenPlace, Membership, become_member, check_contacts, join_cluster};
-use crate::net::call_deadline::TimedCalls;
 use crate::net::connection::ServerStop;
-use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 use crate::net::listen::{self, ServerLimits};
-use crate::net::refusal::{WordedRefusals, refuse};
 use crate::net::security::NodeSecurity;
 use crate::online_settings::{OnlineSettings, ReloadedSettings};
 use crate::pd::{self, PlacementDriver};
-use crate::service::operator::OperatorServer;
-use crate::service::rawkv::RawKv;
+use crate::services::{ServedParts, services};
 use crate::start::{OpenedStore, StartError, bind, check_given, open_directory, open_store};
 use crate::status::health::{HealthWatch, tell_clients};
-use crate::status::http as status_http;
-use crate::status::metrics::NodeStatsReader;
-use crate::status::page::{self as status_page, PageState};
-use crate::status::reader::StatusReader;
-use crate::status::server::StatusServer;
-use crate::status::tikv_http;
-use crate::transport::{
-    ByteRate, FrameReceiver, PeerConnections, PeerTransport, SnapshotRates, TransportCounters,
-    TransportLimits,
-};
+use crate::transport::{ByteRate, PeerConnections, PeerTransport, TransportLimits};
 use crate::wall_clock::WallClock;
 
 /// How long a store that has handed its leaders over goes on to answer: its clients hear where
@@ -216,11 +199,7 @@ impl Node {
             let context = context.clone();
             move || context.halt()
         });
-        let given = GivenPlace {
-            listed: resolved.listed_addresses(),
-            labels: resolved.labels.clone(),
-            dialer: security.dialer().clone(),
-        };
+        let given = given_place(&resolved, &security);
         let membership =
             Membership::new(Arc::clone(&context.store), handshake, address, given, failure.clone());
         let mut streams = JoinSet::new();
@@ -246,10 +225,7 @@ impl Node {
         let (id, wall_clock) = (membership.id(), wall_clock(&membership));
         let routing = limits.router(membership.settings().api);
         let router = Router::new(id, context.clone(), routing, failure.clone(), wall_clock);
-        streams.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
-        streams.spawn(leader_log::run(router.clone(), id.store));
-        streams.spawn(expiry_sweeper::run(router.clone(), limits.expiry_sweep()));
-        compare_replicas(&resolved, &router, &membership, &context, &mut streams);
+        begin_upkeep(&resolved, &router, &membership, &context, &mut streams);
         let placement = place(&resolved, &membership, &router, &connections);
         let watch = HealthWatch { membership, connections, router, clock };
         let parts = ServedParts {
@@ -458,6 +434,15 @@ impl Node {
     }
 }
 
+/// The places that this start gives to stores, and the way to them.
+fn given_place(resolved: &ResolvedConfig, security: &NodeSecurity) -> GivenPlace {
+    GivenPlace {
+        listed: resolved.listed_addresses(),
+        labels: resolved.labels.clone(),
+        dialer: security.dialer().clone(),
+    }
+}
+
 /// The handles that all parts of a node share.
 fn node_context(
     limits: &LimitsConfig,
@@ -490,14 +475,18 @@ fn wall_clock(membership: &Membership) -> WallClock {
     WallClock::new(move || membership.check_expiry())
 }
 
-/// Starts the comparisons of replicas.
-fn compare_replicas(
+/// Starts the tasks that look after regions: splits, expired rows, comparisons of replicas.
+fn begin_upkeep(
     resolved: &ResolvedConfig,
     router: &Router,
     membership: &Membership,
     context: &NodeContext,
     tasks: &mut JoinSet<()>,
 ) {
+    let expiry_sweep = resolved.config.limits.expiry_sweep();
+    tasks.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
+    tasks.spawn(leader_log::run(router.clone(), membership.id().store));
+    tasks.spawn(expiry_sweeper::run(router.clone(), expiry_sweep));
     let (config, mailboxes) = (resolved.config.verify, context.mailboxes.clone());
     tasks.spawn(consistency_checker::compute_digests(router.clone(), mailboxes, config));
     let (membership, seed) = (membership.clone(), membership.run_report().run.nonce);
@@ -517,85 +506,4 @@ fn place(
         leader_wait_count_max: limits.leader_wait_count_max,
     };
     PlacementDriver::start(router.clone(), membership.clone(), connections.clone(), settings)
-}
-
-/// The parts of a node that its services need.
-struct ServedParts<'a> {
-    security: &'a NodeSecurity,
-    watch: &'a HealthWatch,
-    context: &'a NodeContext,
-    counters: Arc<TransportCounters>,
-    rates: SnapshotRates,
-    placement: &'a PlacementDriver,
-}
-
-/// Everything that the node serves, on one port.
-fn services(
-    resolved: &ResolvedConfig,
-    parts: ServedParts<'_>,
-    tasks: &mut JoinSet<()>,
-) -> (HealthReporter, GrpcRoutes) {
-    let ServedParts { security, watch, context, counters, rates, placement } = parts;
-    let HealthWatch { membership, router, connections, .. } = watch;
-    let snapshot_rate = ByteRate::new(rates, context.served_count());
-    let receiver = FrameReceiver::new(
-        membership.clone(),
-        Arc::clone(&context.store),
-        context.mailboxes.clone(),
-        Arc::clone(&counters),
-        snapshot_rate,
-    );
-    let peers = PeersServer::new(receiver).max_decoding_message_size(PEER_MESSAGE_BYTES_MAX);
-    let raw_kv =
-        RawKv::with_membership(router.clone(), Default::default(), Some(membership.clone()));
-    let stats = NodeStatsReader {
-        context: context.clone(),
-        router: router.clone(),
-        counters,
-        security: security.clone(),
-        rpc_durations: Arc::clone(raw_kv.rpc_durations()),
-    };
-    let reader = StatusReader {
-        membership: membership.clone(),
-        mailboxes: context.mailboxes.clone(),
-        router: router.clone(),
-        stats,
-        connections: connections.clone(),
-        data_dir: resolved.config.data_dir.clone(),
-        started: Instant::now(),
-    };
-    let (health, health_server) = tonic_health::server::health_reporter();
-    let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(flotilla_proto::FILE_DESCRIPTOR_SET)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
-    let made = "the descriptors were made by the compiler of the protocol";
-    let operator = OperatorServer {
-        router: router.clone(),
-        membership: membership.clone(),
-        repair: placement.repair_requests(),
-        keyspaces: placement.keyspace_requests(),
-    };
-    let routes = GrpcRoutes::new(raw_kv.into_server())
-        .add_service(WordedRefusals(TimedCalls(placement.pd_server())))
-        .add_service(placement.report_server())
-        .add_service(placement.join_server())
-        .add_service(WordedRefusals(TimedCalls(placement.meta_storage_server())))
-        .add_service(WordedRefusals(TimedCalls(placement.keyspace_server())))
-        .add_service(peers)
-        .add_service(StatusGrpc::new(StatusServer { reader: reader.clone() }))
-        .add_service(OperatorGrpc::new(operator))
-        .add_service(health_server)
-        .add_service(reflection().build_v1().expect(made))
-        // Older clients, grpcurl among them, know no other.
-        .add_service(reflection().build_v1alpha().expect(made))
-        .prepare();
-    let tikv = tikv_http::routes(resolved, membership.settings());
-    let (page, sampler) = PageState::new(reader.clone(), placement.cluster_regions());
-    tasks.spawn(sampler.run());
-    let plain = placement.http_routes().merge(tikv).merge(status_http::routes(reader));
-    let plain = plain.merge(status_page::routes(page));
-    let routes = routes.into_axum_router().fallback(refuse).merge(plain);
-    (health, access::guard(routes.into(), security))
 }

@@ -30,6 +30,8 @@ pub(crate) enum Task {
     Apply,
     Fetch(LogFetch),
     Read(ReadGrant),
+    /// Make a read again, by the time that the log has named for it.
+    ReadLogged(ReadGrant),
     /// Read the next part of a scan.
     Scan(Ticket),
     /// Follow the store's maintenance policy.
@@ -97,6 +99,7 @@ impl Task {
             Self::Sweep => 22,
             Self::Verify => 23,
             Self::Digest => 24,
+            Self::ReadLogged(_) => 25,
         }
     }
 }
@@ -119,11 +122,10 @@ pub(crate) struct ExpiredRows {
     pub(crate) time_ms: u64,
 }
 
-/// An answer that may not be given before the region's log has named a time.
+/// A read that is made again once the region's log has named a time.
 #[derive(Debug)]
-pub(crate) struct HeldReply {
+pub(crate) struct HeldRead {
     pub(crate) ticket: Ticket,
-    pub(crate) reply: ClientReply,
     pub(crate) region: Descriptor,
     pub(crate) time_ms: u64,
 }
@@ -146,7 +148,7 @@ pub(crate) struct Outbox {
     pub(crate) ended: Vec<RegionId>,
     pub(crate) wishes: Vec<WishedSplit>,
     /// Answers that wait for a time in the log.
-    pub(crate) held_replies: Vec<HeldReply>,
+    pub(crate) held_reads: Vec<HeldRead>,
     /// Rows that have expired.
     pub(crate) expired: Vec<ExpiredRows>,
     /// Regions whose replicas are to be compared.

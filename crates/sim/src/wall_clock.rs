@@ -4,6 +4,9 @@
 
 use crate::event_queue::SimTime;
 
+/// A clock that decides nothing: the watermark of a region is later.
+pub(crate) const NONE: u64 = 0;
+
 /// The wall clocks say this when the run begins.
 const START_MS: u64 = 1_000_000_000;
 /// How much faster than the run they go.
@@ -28,6 +31,6 @@ pub(crate) fn read(store: usize, now: SimTime) -> u64 {
 }
 
 /// The time of the run that the clocks need for so much.
-pub(crate) fn run_us(ms: u64) -> SimTime {
+pub(crate) const fn run_us(ms: u64) -> SimTime {
     ms.saturating_mul(US_PER_MS)
 }

@@ -14,7 +14,7 @@ use flotilla_store::{ApplyOutcome, ApplyReject};
 
 use crate::checker::{self, History, RegisterAction, RegisterAnswer, RegisterValue};
 use crate::event_queue::SimTime;
-use crate::expiry::{self, HeldReplies};
+use crate::expiry::{self, HeldReads};
 use crate::layout;
 use crate::reference_model::{CheckFailure, OpResult, ProposalResult, ReferenceModel, RowKey};
 use crate::region_cache::RegionCache;
@@ -63,7 +63,7 @@ pub(crate) struct ClientWorkload {
     requests: Vec<ClientRequest>,
     /// Those that are on their way or wait at a store.
     open: BTreeSet<Ticket>,
-    held_replies: HeldReplies,
+    held_reads: HeldReads,
     history: History<(Space, RowKey)>,
     /// Grows with each call and each answer.
     moment: u64,
@@ -92,7 +92,7 @@ impl ClientWorkload {
             clients: (0..clients).map(|_| client()).collect(),
             requests: Vec::new(),
             open: BTreeSet::new(),
-            held_replies: HeldReplies::default(),
+            held_reads: HeldReads::default(),
             history: History::default(),
             moment: 0,
             tally: ClientCounts::default(),
@@ -125,8 +125,8 @@ impl ClientWorkload {
     }
 
     /// Answers that wait for a time in the log.
-    pub(crate) fn held_replies(&mut self) -> &mut HeldReplies {
-        &mut self.held_replies
+    pub(crate) fn held_reads(&mut self) -> &mut HeldReads {
+        &mut self.held_reads
     }
 
     pub(crate) fn tally(&self) -> ClientCounts {

@@ -453,7 +453,7 @@ impl SimWorld {
         for (ticket, reply) in out.replies.drain(..) {
             self.answer(store, ticket, reply)?;
         }
-        out.held_replies.drain(..).for_each(|held| self.log_time(store, held));
+        out.held_reads.drain(..).for_each(|held| self.log_time(store, held));
         out.expired.drain(..).for_each(|expired| self.remove_expired(store, expired));
         out.comparisons.drain(..).for_each(|region| self.compare_replicas(store, &region));
         for ticket in out.undecided.drain(..) {

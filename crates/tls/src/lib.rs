@@ -1,7 +1,7 @@
 //! Mutual TLS for stores, clients and operators.
 //!
 //! Every party has a certificate of one authority, and shows it; the names in it say which role
-//! the party has (decision 52). Code map:
+//! the party has (docs/decisions/0052-mutual-tls-with-roles-by-names.md). Code map:
 //!
 //! - `files` reads a certificate, its key and its authority; `credentials` makes settings of the
 //!   TLS library of them, and `credential_store` keeps the newest.

@@ -6,7 +6,6 @@ mod authority;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use authority::{Authority, Leaf};
 use flotilla_tls::{
@@ -17,7 +16,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What a server answers over a connection that it has taken.
+/// The answer of a server over a connection that it has taken.
 const ANSWER: &[u8] = b"taken";
 
 type Taken = Result<Option<Arc<PeerIdentity>>, AcceptError>;
@@ -113,7 +112,7 @@ async fn a_client_whose_certificate_has_ended_is_refused() {
     // Certificates have whole seconds.
     let ended = || CredentialStore::open(files.clone()).is_err();
     while !ended() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::task::yield_now().await;
     }
     let why = CredentialStore::open(files).unwrap_err().to_string();
     assert!(why.contains("xpired"), "{why}");

@@ -133,10 +133,10 @@ async fn tools_and_clients_of_others_show_their_certificate() {
     let strangers = Certificates::new(0).await;
     let stranger = strangers.flags("operator-ann");
     cluster.ctl(&format!("stores {stranger}")).await.refused(&["UnknownIssuer"]);
-    let half = format!("stores --ca {}", certificates.file("ca.pem").display());
+    let half = format!("stores --tls-ca {}", certificates.file("ca.pem").display());
     let half = cluster.ctl(&half).await;
     assert_eq!(half.code, Some(2), "{half:?}");
-    assert!(half.errors.contains("all three of --ca, --cert and --key"), "{half:?}");
+    assert!(half.errors.contains("all three of --tls-ca, --tls-cert and --tls-key"), "{half:?}");
 
     // The client of the Rust community, unmodified.
     let files = ["ca.pem", "client-app.pem", "client-app-key.pem"].map(|it| certificates.file(it));

@@ -109,6 +109,21 @@ impl Router {
         Err(RegionReadError::Request(RequestError::Rejected(Reject::EpochNotMatch { current })))
     }
 
+    /// The rows of a region as they are here, by its watermark alone: for one whose entry was just
+    /// applied here, and so has every write that was acknowledged before it was proposed.
+    ///
+    /// # Errors
+    ///
+    /// The region has another version by now, or the page store failed.
+    pub(crate) fn read_applied(
+        &self,
+        region: RegionId,
+        version: u64,
+    ) -> Result<RegionSnapshot, ReadError> {
+        let rows = self.applied_view().region(region, Some(version))?;
+        Ok(rows.at(0))
+    }
+
     /// Refuses a request that was made for another version of the region.
     ///
     /// # Errors

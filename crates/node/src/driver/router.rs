@@ -249,6 +249,12 @@ impl Router {
         result
     }
 
+    /// Everything that is applied here by now. Not for reads without a grant, but of those who know
+    /// an entry that has just been applied.
+    pub(crate) fn applied_view(&self) -> StoreSnapshot {
+        self.shared.context.store.read()
+    }
+
     /// Everything as it is now, for a read whose grant asks for `index`.
     fn snapshot(&self, region: RegionId, index: Index) -> StoreSnapshot {
         let view = self.shared.context.store.read();

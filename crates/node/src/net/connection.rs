@@ -1,9 +1,9 @@
-//! Connection limits of the server: a maximum number, and a deadline for the first request.
+//! A connection of the server: a place among those that may be open, and a deadline for its first
+//! request.
 //!
 //! The server library accepts connections without end, and holds those that say nothing, or half of
 //! a preface, for ever: a client that opens some thousands of them would keep all others out. Both
-//! are mended here, below HTTP. A listener that has run out of file descriptors pauses, and
-//! recovers.
+//! are mended here, below HTTP.
 
 use std::future::Future;
 use std::io;
@@ -14,19 +14,13 @@ use std::time::Duration;
 
 use flotilla_tls::{MaybeTlsStream, PeerIdentity};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Instant, Sleep};
 use tonic::transport::server::Connected;
 use tonic::{Extensions, Status};
 
-use crate::net::handshakes::Handshakes;
 use crate::net::preface::{OpeningFrames, OpeningStage};
 use crate::sched::YieldBudget;
-
-/// How long to wait after the kernel has refused a connection, most likely for want of a file
-/// descriptor: some other connection must end first.
-const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 
 /// How far a server is to stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,54 +53,6 @@ impl Default for OpeningLimits {
 
 /// The receiver of connections that were taken.
 pub(crate) type TakenConnections = mpsc::Sender<io::Result<ServerConnection>>;
-
-/// Accepts connections from `listener`, has their handshakes made if there are any, and hands them
-/// to `taken` until its receiver is dropped. While `connections_max` are open the next ones wait in
-/// the kernel's backlog.
-pub(crate) async fn accept(
-    listener: TcpListener,
-    connections_max: usize,
-    opening: OpeningLimits,
-    taken: TakenConnections,
-    stop: watch::Receiver<ServerStop>,
-    mut handshakes: Option<Handshakes>,
-) {
-    let places = Arc::new(Semaphore::new(connections_max));
-    let mut stopped = stop.clone();
-    loop {
-        // Before the accept: connections beyond the limit stay in the kernel's backlog.
-        let place =
-            Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stopped.wait_for(|stop| *stop >= ServerStop::Listening) => return,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                // Without Nagle's algorithm small answers leave at once; an error only costs
-                // latency.
-                let _ = stream.set_nodelay(true);
-                let stop = stop.clone();
-                let open = move |stream, peer| {
-                    ServerConnection::new(stream, ConnectionPeer(peer), place, opening, stop)
-                };
-                match &mut handshakes {
-                    // In a task: a slow peer holds up nobody but itself.
-                    Some(handshakes) => handshakes.begin(stream, opening, open, taken.clone()),
-                    None => {
-                        if taken.send(Ok(open(stream.into(), None))).await.is_err() {
-                            return;
-                        }
-                    }
-                }
-            }
-            Err(error) => {
-                tracing::warn!("cannot take a connection: {error}");
-                tokio::time::sleep(REFUSED_PAUSE).await;
-            }
-        }
-    }
-}
 
 /// A connection that ends by itself if its first request does not come in time, or when the server
 /// breaks off.
@@ -154,9 +100,11 @@ impl OpeningWatch {
 }
 
 impl ServerConnection {
-    fn new(
+    /// A connection that has the place of one among those that may be open, with the party at its
+    /// other end, if that is known.
+    pub(crate) fn new(
         stream: MaybeTlsStream,
-        peer: ConnectionPeer,
+        peer: Option<Arc<PeerIdentity>>,
         place: OwnedSemaphorePermit,
         limits: OpeningLimits,
         mut stop: watch::Receiver<ServerStop>,
@@ -167,7 +115,7 @@ impl ServerConnection {
         };
         Self {
             stream,
-            peer,
+            peer: ConnectionPeer(peer),
             opening: Some(OpeningWatch::start(limits)),
             broken_off: Some(Box::pin(broken_off)),
             writing: YieldBudget::default(),
@@ -313,9 +261,10 @@ impl ConnectionPeer {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpStream;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::net::accept::accept;
 
     async fn listening(
         connections_max: usize,

@@ -15,7 +15,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
-use crate::net::connection::{OpeningLimits, ServerStop, accept};
+use crate::net::accept::accept;
+use crate::net::connection::{OpeningLimits, ServerStop};
 use crate::net::handshakes::Handshakes;
 
 /// Bytes of the header lines of one request at most.

@@ -1,10 +1,12 @@
 //! Sockets: connections that come in, with limits on all of them, and those that go out.
 //!
-//! `listen` serves one listener, `handshakes` makes those of TLS, `connection` is a connection that
-//! must open in time, `preface` follows how far it has come; `security` has a node's certificates; `answer` makes answers of plain HTTP, `refusal` those to calls that
-//! are not served; `call_deadline` ends calls whose time is over; `dial` connects to other stores.
-//! Nothing here knows what is served.
+//! `listen` serves one listener, `accept` takes its connections, `handshakes` makes those of TLS;
+//! `connection` must open in time, `preface` follows how far it has come; `security` has a node's
+//! certificates. `answer` makes answers of plain HTTP, `refusal` those to calls that are not served;
+//! `call_deadline` ends calls whose time is over; `dial` connects to other stores. Nothing here
+//! knows what is served.
 
+mod accept;
 pub(crate) mod answer;
 pub(crate) mod call_deadline;
 pub(crate) mod connection;

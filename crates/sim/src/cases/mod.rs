@@ -5,6 +5,7 @@
 
 mod comparisons;
 mod crashes;
+mod expiry;
 mod first_messages;
 mod leaders;
 mod membership;

@@ -97,6 +97,11 @@ impl SimNode {
                 let read = running.executor.read(grant, request, wall_ms, out);
                 read.map_err(|error| self.unread(&error))?;
             }
+            Task::ReadLogged(grant) => {
+                let request = workload.request(grant.ticket);
+                let read = running.executor.read(grant, request, wall_clock::NONE, out);
+                read.map_err(|error| self.unread(&error))?;
+            }
             Task::Maintain => {
                 running.executor.maintain(now, out).map_err(|error| self.stop(&error))?;
             }

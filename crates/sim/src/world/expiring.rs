@@ -3,19 +3,25 @@
 
 use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::RawOp;
-use flotilla_region::{Descriptor, Reject, Ticket};
+use flotilla_region::{Descriptor, Index, ReadGrant, Reject, Ticket};
 
-use super::SimWorld;
+use super::{SimEvent, SimWorld};
+use crate::expiry::ReadPlace;
 use crate::reference_model::CheckFailure;
 use crate::request::{ClientReply, ClientRequest, RequestBody, RequestOwner};
-use crate::task::{ExpiredRows, HeldReply};
+use crate::task::{ExpiredRows, HeldRead, Task};
+
+/// A read that is made again begins so soon.
+const READ_AGAIN_US_MAX: u64 = 200;
 
 impl SimWorld {
     /// A store has the log name a time before it answers a read.
-    pub(super) fn log_time(&mut self, store: usize, held: HeldReply) {
-        let HeldReply { ticket, reply, region, time_ms } = held;
+    pub(super) fn log_time(&mut self, store: usize, held: HeldRead) {
+        let HeldRead { ticket, region, time_ms } = held;
         let (owner, raise) = (RequestOwner::Reader(ticket), RawOp::RaiseWatermark);
-        self.workload.held_replies().hold(ticket, reply);
+        let incarnation = self.nodes[store].incarnation();
+        let place = ReadPlace { store, incarnation, region: region.id };
+        self.workload.held_reads().hold(ticket, place);
         self.nodes[store].count_logged_time();
         let family = ColumnFamily::Default;
         self.send(ClientRequest::of_store(owner, (&region, store), family, time_ms, raise));
@@ -42,15 +48,32 @@ impl SimWorld {
         }
     }
 
-    /// The log was told of a time, or was not: the read that waited for it is answered.
+    /// The log was told of a time, or was not: the read that waited for it is made again, or
+    /// refused.
     pub(super) fn end_logged_read(
         &mut self,
         read: Ticket,
         told: &ClientReply,
     ) -> Result<(), CheckFailure> {
-        match self.workload.held_replies().release(read, told) {
-            Some(reply) if self.workload.open().contains(&read) => self.reply(read, reply),
-            _ => Ok(()),
+        let released = self.workload.held_reads().release(read, told);
+        let Some(released) = released.filter(|_| self.workload.open().contains(&read)) else {
+            return Ok(());
+        };
+        match released {
+            Err(refusal) => self.reply(read, refusal),
+            Ok(ReadPlace { store, incarnation, region }) => {
+                // What is applied here by now has the entry: no index has to be waited for.
+                let task = Task::ReadLogged(ReadGrant {
+                    region,
+                    ticket: read,
+                    by_lease: false,
+                    follower: false,
+                    index: Index(0),
+                });
+                let delay_us = self.rng.u64(1..=READ_AGAIN_US_MAX);
+                self.schedule(delay_us, SimEvent::Work { store, incarnation, task });
+                Ok(())
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Requests that read: the region grants the read, then a snapshot is taken and read.
 
 use bytes::Bytes;
+use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_pagestore::Error as PagesError;
 use flotilla_proto::kvrpcpb::{
@@ -124,27 +125,28 @@ impl RawKv {
         &self,
         checked: RequestContext,
         key: Bytes,
-        read: impl FnOnce(&RegionSnapshot, &[u8]) -> Result<Option<T>, ReadError>,
+        read: impl Fn(&RegionSnapshot, &[u8]) -> Result<Option<T>, ReadError>,
     ) -> Result<Option<T>, RequestFailure> {
         let (id, deadline) = (checked.region(), checked.deadline());
         let view = self.snapshot(checked.touching([&key])).await?;
         let began = Instant::now();
         let found = read(&view, &key).map_err(|error| self.read_failed(id, error))?;
         self.router().latencies().row_read.observe(began.elapsed());
-        if let Some(time_ms) = view.unlogged_ms() {
-            self.log_time(view.descriptor(), time_ms, deadline).await?;
-        }
-        Ok(found)
+        let Some(time_ms) = view.unlogged_ms() else { return Ok(found) };
+        let logged = self.log_time((view.descriptor(), view.family()), time_ms, deadline).await?;
+        read(&logged, &key).map_err(|error| self.read_failed(id, error))
     }
 
-    /// Has the region's log name the time by which rows were left out of an answer, so that no
-    /// later leader, by a clock that is behind, shows them again.
+    /// Has the region's log name the time by which a read left rows out, so that no later leader,
+    /// by a clock that is behind, shows them again. The read is then made again, on the rows behind
+    /// that entry and by the watermark alone: a swap before it, whose time is earlier, may have
+    /// found a value that the first look held for expired.
     async fn log_time(
         &self,
-        of: &Descriptor,
+        (of, family): (&Descriptor, ColumnFamily),
         time_ms: u64,
         deadline: Option<Instant>,
-    ) -> Result<(), RequestFailure> {
+    ) -> Result<RegionSnapshot, RequestFailure> {
         // A time that cannot be right would end rows for good.
         self.command_ms()?;
         let command = raw::encode_at(time_ms, &[RawOp::RaiseWatermark]);
@@ -156,10 +158,12 @@ impl RawKv {
             }
             None => proposal.await,
         };
-        match named.map_err(|error| RequestFailure::from_router(of.id, error))? {
-            ApplyOutcome::Rejected(reject) => Err(RequestFailure::from_apply(of, reject)),
-            _ => Ok(()),
+        let named = named.map_err(|error| RequestFailure::from_router(of.id, error))?;
+        if let ApplyOutcome::Rejected(reject) = named {
+            return Err(RequestFailure::from_apply(of, reject));
         }
+        let rows = self.router().read_applied(of.id, of.epoch.version);
+        rows.and_then(|rows| rows.in_family(family)).map_err(|error| self.read_failed(of.id, error))
     }
 
     /// The rows of all `bounds` in the order of the request, each as long as the limit or up to
@@ -199,9 +203,24 @@ impl RawKv {
     ) -> Result<T::Output, RequestFailure> {
         let (id, deadline) = (checked.region(), checked.deadline());
         let view = self.snapshot(checked).await?;
-        let descriptor = view.descriptor().clone();
+        let (descriptor, family) = (view.descriptor().clone(), view.family());
+        let SnapshotRows { output, unlogged_ms, reading } =
+            self.read_all(id, view, reading, deadline).await?;
+        let Some(time_ms) = unlogged_ms else { return Ok(output) };
+        let logged = self.log_time((&descriptor, family), time_ms, deadline).await?;
+        Ok(self.read_all(id, logged, reading, deadline).await?.output)
+    }
+
+    /// Reads everything on one snapshot.
+    async fn read_all<T: RowReader>(
+        &self,
+        id: RegionId,
+        view: RegionSnapshot,
+        reading: T,
+        deadline: Option<Instant>,
+    ) -> Result<SnapshotRows<T>, RequestFailure> {
         let began = Instant::now();
-        let read = self.read_scheduler().read(SnapshotRead { view, reading });
+        let read = self.read_scheduler().read(SnapshotRead { view, reading: Some(reading) });
         // A read that still waits for its turn by then is not begun.
         let read = match deadline {
             Some(deadline) => {
@@ -212,12 +231,9 @@ impl RawKv {
         let Some(answer) = read else {
             return Err(RequestFailure::from_router(id, RequestError::Stopping));
         };
-        let (output, unlogged_ms) = answer.map_err(|error| self.read_failed(id, error))?;
+        let rows = answer.map_err(|error| self.read_failed(id, error))?;
         self.router().latencies().row_read.observe(began.elapsed());
-        if let Some(time_ms) = unlogged_ms {
-            self.log_time(&descriptor, time_ms, deadline).await?;
-        }
-        Ok(output)
+        Ok(rows)
     }
 
     /// A snapshot of the region that holds every write acknowledged before the request came.
@@ -278,21 +294,37 @@ pub(super) trait RowReader: Send + 'static {
 /// A read and what it looks at.
 struct SnapshotRead<T> {
     view: RegionSnapshot,
+    /// Gone once all is read.
+    reading: Option<T>,
+}
+
+/// The result of a read on one snapshot.
+struct SnapshotRows<T: RowReader> {
+    output: T::Output,
+    /// The time that the log must name before the rows are an answer.
+    unlogged_ms: Option<u64>,
+    /// The read, which can begin again.
     reading: T,
 }
 
 impl<T: RowReader> ChunkedRead for SnapshotRead<T> {
-    /// And the time that the log must name before it is the answer.
-    type Output = (T::Output, Option<u64>);
+    type Output = SnapshotRows<T>;
     type Error = ReadError;
 
-    fn read_on(&mut self) -> Result<Option<Self::Output>, ReadError> {
-        let is_whole = self.reading.read_on(&self.view)?;
-        Ok(is_whole.then(|| (self.reading.take(), self.view.unlogged_ms())))
+    fn read_on(&mut self) -> Result<Option<SnapshotRows<T>>, ReadError> {
+        let Some(mut reading) = self.reading.take() else { return Ok(None) };
+        if !reading.read_on(&self.view)? {
+            self.reading = Some(reading);
+            return Ok(None);
+        }
+        let (output, unlogged_ms) = (reading.take(), self.view.unlogged_ms());
+        Ok(Some(SnapshotRows { output, unlogged_ms, reading }))
     }
 
     fn restart(&mut self) {
-        self.reading.take();
+        if let Some(reading) = &mut self.reading {
+            reading.take();
+        }
     }
 }
 

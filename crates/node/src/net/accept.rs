@@ -1,0 +1,63 @@
+//! Accepts connections: no more than may be open, each with its handshake if there is TLS.
+//!
+//! A listener that has run out of file descriptors pauses, and recovers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+
+use crate::net::connection::{OpeningLimits, ServerConnection, ServerStop, TakenConnections};
+use crate::net::handshakes::Handshakes;
+
+/// How long to wait after the kernel has refused a connection, most likely for want of a file
+/// descriptor: some other connection must end first.
+const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+
+/// Accepts connections from `listener`, has their handshakes made if there are any, and hands them
+/// to `taken` until its receiver is dropped. While `connections_max` are open the next ones wait in
+/// the kernel's backlog.
+pub(crate) async fn accept(
+    listener: TcpListener,
+    connections_max: usize,
+    opening: OpeningLimits,
+    taken: TakenConnections,
+    stop: watch::Receiver<ServerStop>,
+    mut handshakes: Option<Handshakes>,
+) {
+    let places = Arc::new(Semaphore::new(connections_max));
+    let mut stopped = stop.clone();
+    loop {
+        // Before the accept: connections beyond the limit stay in the kernel's backlog.
+        let place =
+            Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopped.wait_for(|stop| *stop >= ServerStop::Listening) => return,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                // Without Nagle's algorithm small answers leave at once; an error only costs
+                // latency.
+                let _ = stream.set_nodelay(true);
+                let stop = stop.clone();
+                let open =
+                    move |stream, peer| ServerConnection::new(stream, peer, place, opening, stop);
+                match &mut handshakes {
+                    // In a task: a slow peer holds up no other.
+                    Some(handshakes) => handshakes.begin(stream, opening, open, taken.clone()),
+                    None => {
+                        if taken.send(Ok(open(stream.into(), None))).await.is_err() {
+                            return;
+                        }
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!("cannot take a connection: {error}");
+                tokio::time::sleep(REFUSED_PAUSE).await;
+            }
+        }
+    }
+}
