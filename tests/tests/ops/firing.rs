@@ -6,10 +6,9 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use flotilla_cli::playground::{Playground, PlaygroundConfig};
 use flotilla_cli::{ReservedPort, command_line};
 use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::scrape::{PATIENCE, ask};
+use crate::scrape::{PATIENCE, ask, is_ready};
 use crate::{alerts, has_program};
 
 /// A Prometheus that scrapes `stores` each second.
@@ -45,8 +44,8 @@ impl Prometheus {
 
     /// Waits until it answers.
     async fn ready(&self) {
-        let answers = async { while TcpStream::connect(&self.addr).await.is_err() {} };
-        timeout(PATIENCE, answers).await.expect("Prometheus listens");
+        let answers = async { while !is_ready(&self.addr).await {} };
+        timeout(PATIENCE, answers).await.expect("Prometheus answers");
     }
 
     /// The names and stores of the alerts that fire.

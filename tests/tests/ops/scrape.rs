@@ -15,14 +15,24 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The body of an answer to a plain request.
 pub(crate) async fn ask(addr: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(addr).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    timeout(PATIENCE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+    let answer = answer(addr, path).await.unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.contains(" 200 "), "{path}: {head}");
     body.to_owned()
+}
+
+/// Whether the Prometheus at `addr` answers questions by now.
+pub(crate) async fn is_ready(addr: &str) -> bool {
+    answer(addr, "/-/ready").await.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 "))
+}
+
+async fn answer(addr: &str, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(addr).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("an answer in time")?;
+    Ok(answer)
 }
 
 /// The metrics of the store at `addr`.

@@ -28,7 +28,9 @@ fn c41_a_read_looks_again_once_the_log_has_its_time() {
     let put = case.ask(leader, &region, RequestBody::Write(vec![put]));
     case.served(put);
     let [one, other] = case.followers;
-    [leader, one, other].map(|store| case.world.slow_syncs(store, SET_US));
+    for store in [leader, one, other] {
+        case.world.slow_syncs(store, SET_US);
+    }
     let until = |case: &mut Scenario, at: u64| {
         let now = case.world.now();
         assert!(now < at, "the put took until {now}, and {at} is next");

@@ -211,13 +211,13 @@ fn read_with_restart<T: RowReader<Output = RowEncoder>>(
     parts: usize,
 ) -> (RowEncoder, usize) {
     for _ in 0..parts {
-        if let Some((rows, _)) = job.read_on().unwrap() {
+        if let Some(SnapshotRows { output: rows, .. }) = job.read_on().unwrap() {
             return (rows, 0);
         }
     }
     job.restart();
     for count in 1.. {
-        if let Some((rows, _)) = job.read_on().unwrap() {
+        if let Some(SnapshotRows { output: rows, .. }) = job.read_on().unwrap() {
             return (rows, count);
         }
     }
@@ -248,7 +248,7 @@ async fn a_read_that_begins_again_after_any_part_is_whole() {
             let scans =
                 BatchScan { ranges, options, next: 0, rest: None, rows, bytes: 0, bytes_max };
             let (found, count) =
-                read_with_restart(SnapshotRead { view: view.clone(), reading: scans }, parts);
+                read_with_restart(SnapshotRead { view: view.clone(), reading: Some(scans) }, parts);
             assert!(count > 10, "a scan of {count} parts");
             assert_rows(found, &expected, &format!("again after {parts}"));
 
@@ -268,7 +268,7 @@ async fn a_read_that_begins_again_after_any_part_is_whole() {
                 bytes_max,
             };
             let (found, count) =
-                read_with_restart(SnapshotRead { view, reading: gets }, parts.min(6));
+                read_with_restart(SnapshotRead { view, reading: Some(gets) }, parts.min(6));
             assert!(count > 6, "a batch of {count} parts");
             assert_rows(found, &expected, &format!("gets again after {parts}"));
         }
