@@ -12,7 +12,7 @@ use std::time::Duration;
 use flotilla_cli::playground::{Playground, PlaygroundConfig};
 use flotilla_client::{Client, Config};
 use flotilla_node::config::escape_key;
-use flotilla_region::RegionId;
+use flotilla_region::{RegionId, Space};
 use serde_json::Value;
 
 use http::{PATIENCE, ask, document, eventually, metric};
@@ -60,7 +60,7 @@ impl Cluster {
         eventually("the region is split", async || {
             for place in 0..STORES {
                 let router = self.playground.node(place).unwrap().router();
-                let Some(region) = router.locate(flotilla_region::Space::Raw, key) else {
+                let Some(region) = router.locate(Space::Raw, key) else {
                     continue;
                 };
                 let keys = [bytes::Bytes::from_static(key)];
@@ -262,6 +262,39 @@ async fn check_pages(addr: &str, keys: u64) {
     let in_trees: u64 = trees.iter().map(|tree| tree["bytes"].as_u64().unwrap()).sum();
     assert!(raw["bytes"].as_u64() > Some(keys * VALUE_BYTES), "{raw}");
     assert!(in_trees <= used, "{used} bytes are used: {trees:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_split_is_work_in_flight_as_long_as_it_goes_on() {
+    const KEYS: u64 = 128;
+    let cluster = Cluster::start().await;
+    let (place, region) = eventually("a store leads the region of the keys", async || {
+        let router = cluster.playground.node(0)?.router();
+        let region = router.locate(Space::Raw, b"k")?.id;
+        Some((cluster.leader(region.0)? as usize - 1, region))
+    })
+    .await;
+    let router = cluster.playground.node(place).unwrap().router().clone();
+    // Several splits, each of which waits for its turn.
+    let keys: Vec<_> = (0..KEYS).map(|n| bytes::Bytes::from(format!("k{n:03}"))).collect();
+    let split = tokio::spawn(async move { router.split(region, &keys, "a test").await });
+    let addr = &cluster.endpoints()[place];
+    let listed = eventually("the split is listed", async || {
+        let store = document(addr, "/status/store").await;
+        let mut work = store["work"].as_array()?.iter();
+        work.find(|it| it["kind"] == "split" && it["region"] == region.0).cloned()
+    })
+    .await;
+    assert_eq!(listed["parts"], 17);
+    assert!(listed["ms"].is_u64(), "{listed}");
+    split.await.unwrap().unwrap();
+    assert_eq!(document(addr, "/status/store").await["work_total"], 0);
+    eventually("all parts are regions", async || {
+        let regions = document(addr, "/status/regions").await;
+        (regions["total"] == REGIONS + KEYS && regions["without_leader"] == 0).then_some(())
+    })
+    .await;
+    cluster.playground.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

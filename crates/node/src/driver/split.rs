@@ -41,6 +41,7 @@ impl Router {
         let borders = SplitCommand::borders(&parent, keys).map_err(RequestError::Rejected)?;
         let mut parts = vec![parent];
         for borders in borders.chunks(SPLIT_CHILDREN_MAX) {
+            let _in_flight = self.splits().begin(region, borders.len() + 1);
             // A request that the last split has overtaken must not meet the next one when it comes
             // again, and few regions are without a leader at a time. One that has none by then has
             // other reasons than the splits.
@@ -97,7 +98,6 @@ impl Router {
         if let Some((_, leader)) = self.leader(region).filter(|_| !self.leads(region)) {
             return Err(RequestError::Rejected(Reject::NotLeader { leader: Some(leader) }));
         }
-        let _in_flight = self.splits().begin(region, borders.len() + 1);
         let deadline = self.deadline();
         let (regions, peers) = (borders.len(), borders.len() * parent.peers.len());
         let ids = self.ids().take(regions as u64, peers as u64, deadline).await;

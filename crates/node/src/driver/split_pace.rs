@@ -15,7 +15,7 @@ pub(crate) struct SplitPace {
     in_flight: InFlightList<SplitInFlight>,
 }
 
-/// A split of a region that this store leads, from the request for ids to the answer.
+/// A split that this store was asked for, from the wait for its turn to the answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SplitInFlight {
     pub(crate) region: RegionId,
