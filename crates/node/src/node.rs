@@ -203,8 +203,7 @@ impl Node {
         let membership =
             Membership::new(Arc::clone(&context.store), handshake, address, given, failure.clone());
         let mut streams = JoinSet::new();
-        let cluster_id = membership.id().cluster_id;
-        let dialer = security.dialer().clone();
+        let (cluster_id, dialer) = (membership.id().cluster_id, security.dialer().clone());
         streams.spawn(check_contacts(Arc::clone(&resolved), dialer, cluster_id, failure.clone()));
         streams.spawn(security.clone().follow_files());
         let transport_limits = TransportLimits {
@@ -220,8 +219,8 @@ impl Node {
         );
         let (counters, connections) = (Arc::clone(transport.counters()), transport.connections());
         let backlog = limits.backlog_bytes_max;
-        let threads = NodeThreads::start(context.clone(), shards, transport, backlog, &failure)
-            .map_err(StartError::Thread)?;
+        let threads = NodeThreads::start(context.clone(), shards, transport, backlog, &failure);
+        let threads = threads.map_err(StartError::Thread)?;
         let (id, wall_clock) = (membership.id(), wall_clock(&membership));
         let routing = limits.router(membership.settings().api);
         let router = Router::new(id, context.clone(), routing, failure.clone(), wall_clock);

@@ -36,6 +36,9 @@ pub(crate) use installs::{InstallArrow, RowWork};
 use long_scans::{LongScans, ScanStep};
 pub(crate) use reads::rows;
 
+/// From one comparison of a region to the next, by the time of comparisons.
+const COMPARISON_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// How long things take at most.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskDelays {
@@ -167,7 +170,7 @@ impl Executor {
             long_scans: LongScans::default(),
             held_views: HeldViews::default(),
             sweep: ExpirySweep::new(Duration::ZERO, SWEEP_INTERVAL),
-            comparisons: ComparisonSchedule::new(digests::COMPARISON_INTERVAL, seed),
+            comparisons: ComparisonSchedule::new(COMPARISON_INTERVAL, seed),
             arrow: None,
         }
     }

@@ -32,7 +32,8 @@ pub(crate) struct CertificateContents {
     pub(crate) key: PrivateKeyDer<'static>,
 }
 
-/// The marks of a file that change when it is written or replaced: device, inode, length, time of change.
+/// The marks of a file that change when it is written or replaced: device, inode, length, time of
+/// change.
 pub(crate) type FileVersion = Option<(u64, u64, u64, i64, i64)>;
 
 impl CertificateFiles {

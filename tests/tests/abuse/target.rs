@@ -18,7 +18,7 @@ use crate::tunnel;
 /// The bound on the growth of a store's memory under abuse.
 const GROWTH_BYTES_MAX: u64 = 128 << 20;
 /// Memory that an allocator may keep for later.
-const KEPT_BYTES_MAX: u64 = 32 << 20;
+const KEPT_BYTES_MAX: u64 = 64 << 20;
 /// An answer may be as large as the server likes.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 

@@ -17,8 +17,6 @@ const PARTS_TO_GIVING_UP: u64 = 40;
 /// How much faster than the run the time of comparisons goes: each region has its turn once in two
 /// seconds.
 const HASTE: u32 = 43_200;
-/// From one comparison of a region to the next, by their own time.
-pub(super) const COMPARISON_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Executor {
     /// The time by which regions have their turns.

@@ -1,7 +1,7 @@
 //! The work of a store: tasks, one at a time, and steps of its core.
 
 use flotilla_dispatch::OpenLanes;
-use flotilla_region::Event;
+use flotilla_region::{Event, ReadGrant};
 use flotilla_store::AppliedReplica;
 
 use super::{COMPARED_OF, GREET_US_MAX, SimNode};
@@ -90,17 +90,10 @@ impl SimNode {
             }
             Task::Apply => return self.apply(now, reference_model, out),
             Task::Read(grant) => {
-                let request = workload.request(grant.ticket);
-                // The power may go while memory is spilled, which does not fail the store: then a
-                // read is the first to meet it.
-                let wall_ms = wall_clock::read(self.place, now);
-                let read = running.executor.read(grant, request, wall_ms, out);
-                read.map_err(|error| self.unread(&error))?;
+                return self.read(grant, workload, wall_clock::read(self.place, now), out);
             }
             Task::ReadLogged(grant) => {
-                let request = workload.request(grant.ticket);
-                let read = running.executor.read(grant, request, wall_clock::NONE, out);
-                read.map_err(|error| self.unread(&error))?;
+                return self.read(grant, workload, wall_clock::NONE, out);
             }
             Task::Maintain => {
                 running.executor.maintain(now, out).map_err(|error| self.stop(&error))?;
@@ -125,6 +118,20 @@ impl SimNode {
             }
         }
         Ok(())
+    }
+
+    fn read(
+        &mut self,
+        grant: ReadGrant,
+        workload: &ClientWorkload,
+        wall_ms: u64,
+        out: &mut Outbox,
+    ) -> Result<(), StopReason> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        let request = workload.request(grant.ticket);
+        // The power may go while memory is spilled, which does not fail the store: then a read is
+        // the first to meet it.
+        running.executor.read(grant, request, wall_ms, out).map_err(|error| self.unread(&error))
     }
 
     fn work_beside(

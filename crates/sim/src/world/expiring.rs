@@ -62,7 +62,7 @@ impl SimWorld {
         match released {
             Err(refusal) => self.reply(read, refusal),
             Ok(ReadPlace { store, incarnation, region }) => {
-                // What is applied here by now has the entry: no index has to be waited for.
+                // The store has applied the entry by now: no index has to be waited for.
                 let task = Task::ReadLogged(ReadGrant {
                     region,
                     ticket: read,
