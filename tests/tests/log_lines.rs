@@ -65,7 +65,7 @@ async fn meet_the_key(cluster: &Processes) {
 
     // A key that is not in the region, and a region that has changed.
     let right = client.region_of(key(50)).await.unwrap();
-    let leader = right.leader.clone().unwrap();
+    let leader = right.leader.unwrap();
     let place = usize::try_from(leader.store_id).unwrap() - 1;
     let url = format!("http://{}", cluster.endpoints()[place]);
     let mut store = TikvClient::connect(url).await.unwrap();

@@ -91,7 +91,8 @@ mod tests {
             .collect();
         services.retain(|name| name != "flotilla.peers.Status");
         let mut known = SERVICES.map(|(name, _)| name.to_owned());
-        (known.sort(), services.sort());
+        known.sort();
+        services.sort();
         assert_eq!(services, known);
     }
 

@@ -206,17 +206,12 @@ impl Node {
         let (cluster_id, dialer) = (membership.id().cluster_id, security.dialer().clone());
         streams.spawn(check_contacts(Arc::clone(&resolved), dialer, cluster_id, failure.clone()));
         streams.spawn(security.clone().follow_files());
-        let transport_limits = TransportLimits {
-            queue_bytes_max: limits.peer_queue_bytes_max,
-            snapshot_rate: ByteRate::new(settings.snapshot_rates(), context.served_count()),
-        };
-        let transport = PeerTransport::start(
-            &membership,
-            &context.store,
-            transport_limits,
-            &context.mailboxes,
-            &mut streams,
-        );
+        let snapshot_rate = ByteRate::new(settings.snapshot_rates(), context.served_count());
+        let transport =
+            TransportLimits { queue_bytes_max: limits.peer_queue_bytes_max, snapshot_rate };
+        let (store, mailboxes) = (&context.store, &context.mailboxes);
+        let transport =
+            PeerTransport::start(&membership, store, transport, mailboxes, &mut streams);
         let (counters, connections) = (Arc::clone(transport.counters()), transport.connections());
         let backlog = limits.backlog_bytes_max;
         let threads = NodeThreads::start(context.clone(), shards, transport, backlog, &failure);

@@ -1,6 +1,8 @@
 //! Handshakes between an acceptor and a dialer on loopback: those that come about, and those that
 //! do not.
 
+#![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
+
 mod authority;
 
 use std::io;

