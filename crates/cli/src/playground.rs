@@ -30,8 +30,8 @@ pub struct PlaygroundConfig {
     /// The settings that all nodes have in common: regions, times, limits. Names, addresses and
     /// directories are put in.
     pub common: NodeConfig,
-    /// A directory of certificates, as [`cert::make_for_stores`] fills it; connections have TLS
-    /// then.
+    /// A directory of certificates, as `flotilla cert` fills it, with one for an operator by the
+    /// name of `playground`; connections have TLS then.
     pub certificates: Option<PathBuf>,
 }
 

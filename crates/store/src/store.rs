@@ -223,7 +223,7 @@ impl Store {
     ///
     /// [`Error::Log`], if they were compacted or replaced, as [`Error::is_gone`] tells, or cannot
     /// be read; [`Error::Corrupt`]. All errors but the former are counted, see
-    /// [`Stats::log_reads_failed`].
+    /// [`Stats::log_reads_failed`](crate::Stats::log_reads_failed).
     pub fn fetch(&self, fetch: &LogFetch) -> Result<Vec<LogEntry>, Error> {
         let fetched = log_reader::fetch(self.log.engine(), fetch);
         // A log that was compacted meanwhile is no fault of the disk.
