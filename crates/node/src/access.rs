@@ -7,7 +7,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Method};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
-use flotilla_tls::{PeerIdentity, Role};
+use flotilla_tls::{PartyRole, PeerIdentity};
 use tonic::Status;
 use tonic::service::Routes;
 
@@ -17,21 +17,21 @@ use crate::net::security::NodeSecurity;
 
 /// Services that not every party may call, and their role. All others read and write rows, ask
 /// placement, or say how the store is.
-const SERVICES: [(&str, Role); 4] = [
-    ("flotilla.peers.Peers", Role::Store),
-    ("flotilla.peers.Placement", Role::Store),
-    ("flotilla.peers.Join", Role::Store),
-    ("flotilla.peers.Operator", Role::Operator),
+const SERVICES: [(&str, PartyRole); 4] = [
+    ("flotilla.peers.Peers", PartyRole::Store),
+    ("flotilla.peers.Placement", PartyRole::Store),
+    ("flotilla.peers.Join", PartyRole::Store),
+    ("flotilla.peers.Operator", PartyRole::Operator),
 ];
 
 /// The role that a request needs.
-fn role_of(method: &Method, path: &str) -> Role {
+fn role_of(method: &Method, path: &str) -> PartyRole {
     let service = path.trim_start_matches('/').split('/').next().unwrap_or_default();
     match SERVICES.iter().find(|(name, _)| *name == service) {
         Some((_, role)) => *role,
         // gRPC's own method, and those that change nothing.
-        None if [Method::POST, Method::GET, Method::HEAD].contains(method) => Role::Client,
-        None => Role::Operator,
+        None if [Method::POST, Method::GET, Method::HEAD].contains(method) => PartyRole::Client,
+        None => PartyRole::Operator,
     }
 }
 
@@ -58,11 +58,11 @@ async fn check(request: Request, next: Next) -> Response {
     }
 }
 
-fn refusal(identity: &PeerIdentity, role: Role) -> String {
+fn refusal(identity: &PeerIdentity, role: PartyRole) -> String {
     let (party, setting) = match role {
-        Role::Client => ("a client", "tls.client_names"),
-        Role::Operator => ("an operator", "tls.operator_names"),
-        Role::Store => ("a store", "tls.store_name"),
+        PartyRole::Client => ("a client", "tls.client_names"),
+        PartyRole::Operator => ("an operator", "tls.operator_names"),
+        PartyRole::Store => ("a store", "tls.store_name"),
     };
     let names = identity.names();
     format!("this is for {party}, and the certificate ({names}) is of none by {setting}")
@@ -99,14 +99,14 @@ mod tests {
     #[test]
     fn requests_that_change_the_cluster_are_for_operators_and_stores() {
         let role = |path| role_of(&Method::POST, path);
-        assert_eq!(role("/flotilla.peers.Peers/Appends"), Role::Store);
-        assert_eq!(role("/flotilla.peers.Placement/Report"), Role::Store);
-        assert_eq!(role("/flotilla.peers.Join/Register"), Role::Store);
-        assert_eq!(role("/flotilla.peers.Operator/ChangeStore"), Role::Operator);
-        assert_eq!(role("/flotilla.peers.Status/Stores"), Role::Client);
-        assert_eq!(role("/tikvpb.Tikv/RawPut"), Role::Client);
-        assert_eq!(role("//flotilla.peers.Operator/ChangeStore"), Role::Operator);
-        assert_eq!(role_of(&Method::GET, "/metrics"), Role::Client);
-        assert_eq!(role_of(&Method::PUT, "/log-level"), Role::Operator);
+        assert_eq!(role("/flotilla.peers.Peers/Appends"), PartyRole::Store);
+        assert_eq!(role("/flotilla.peers.Placement/Report"), PartyRole::Store);
+        assert_eq!(role("/flotilla.peers.Join/Register"), PartyRole::Store);
+        assert_eq!(role("/flotilla.peers.Operator/ChangeStore"), PartyRole::Operator);
+        assert_eq!(role("/flotilla.peers.Status/Stores"), PartyRole::Client);
+        assert_eq!(role("/tikvpb.Tikv/RawPut"), PartyRole::Client);
+        assert_eq!(role("//flotilla.peers.Operator/ChangeStore"), PartyRole::Operator);
+        assert_eq!(role_of(&Method::GET, "/metrics"), PartyRole::Client);
+        assert_eq!(role_of(&Method::PUT, "/log-level"), PartyRole::Operator);
     }
 }

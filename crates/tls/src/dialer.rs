@@ -16,7 +16,7 @@ use tower_service::Service;
 
 use crate::certificate::CertificateFacts;
 use crate::credential_store::CredentialStore;
-use crate::roles::{Role, RoleNames};
+use crate::roles::{PartyRole, RoleNames};
 use crate::stream::MaybeTlsStream;
 
 /// Connects with TLS. Cheap to clone.
@@ -93,7 +93,7 @@ impl TlsDialer {
             let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             let facts = certificate.and_then(|certificate| CertificateFacts::read(certificate));
             let identity = roles.identify(facts.unwrap_or_default().names);
-            if !identity.has(Role::Store) {
+            if !identity.has(PartyRole::Store) {
                 let names = identity.names();
                 return Err(io::Error::other(format!("its certificate is no store's: {names}")));
             }

@@ -28,5 +28,5 @@ pub use credentials::Credentials;
 pub use dialer::TlsDialer;
 pub use error::TlsError;
 pub use files::CertificateFiles;
-pub use roles::{PeerIdentity, Role, RoleNames};
+pub use roles::{PartyRole, PeerIdentity, RoleNames};
 pub use stream::MaybeTlsStream;

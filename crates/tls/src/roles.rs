@@ -2,7 +2,7 @@
 
 /// The part of a cluster that a party takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum PartyRole {
     /// Reads and writes rows, asks placement.
     Client,
     /// A client that may change the cluster as well.
@@ -100,11 +100,11 @@ pub struct PeerIdentity {
 impl PeerIdentity {
     /// Whether the party may do what `role` may.
     #[must_use]
-    pub fn has(&self, role: Role) -> bool {
+    pub fn has(&self, role: PartyRole) -> bool {
         match role {
-            Role::Client => self.is_client || self.is_operator || !self.stores.is_empty(),
-            Role::Operator => self.is_operator,
-            Role::Store => !self.stores.is_empty(),
+            PartyRole::Client => self.is_client || self.is_operator || !self.stores.is_empty(),
+            PartyRole::Operator => self.is_operator,
+            PartyRole::Store => !self.stores.is_empty(),
         }
     }
 
@@ -137,15 +137,19 @@ mod tests {
         let roles = RoleNames::default();
         let store = identify(&roles, &["s1", "flotilla://store/s1"]);
         assert!(store.is_store("s1") && !store.is_store("s") && !store.is_store("s11"));
-        assert!(store.has(Role::Store) && store.has(Role::Client) && !store.has(Role::Operator));
+        assert!(
+            store.has(PartyRole::Store)
+                && store.has(PartyRole::Client)
+                && !store.has(PartyRole::Operator)
+        );
         let operator = identify(&roles, &["flotilla://operator/ann"]);
-        assert!(operator.has(Role::Operator) && operator.has(Role::Client));
-        assert!(!operator.has(Role::Store));
+        assert!(operator.has(PartyRole::Operator) && operator.has(PartyRole::Client));
+        assert!(!operator.has(PartyRole::Store));
         let client = identify(&roles, &["app"]);
-        assert!(client.has(Role::Client) && !client.has(Role::Operator));
-        assert!(!client.has(Role::Store) && !client.is_store("app") && !client.is_store(""));
-        assert!(!identify(&roles, &["flotilla://store/"]).has(Role::Store));
-        assert!(!identify(&roles, &[]).has(Role::Client));
+        assert!(client.has(PartyRole::Client) && !client.has(PartyRole::Operator));
+        assert!(!client.has(PartyRole::Store) && !client.is_store("app") && !client.is_store(""));
+        assert!(!identify(&roles, &["flotilla://store/"]).has(PartyRole::Store));
+        assert!(!identify(&roles, &[]).has(PartyRole::Client));
     }
 
     #[test]
@@ -156,12 +160,12 @@ mod tests {
             store: "{name}.stores.example.com".to_owned(),
         };
         assert_eq!(roles.check(), Ok(()));
-        assert!(identify(&roles, &["app-7"]).has(Role::Client));
-        assert!(!identify(&roles, &["apt"]).has(Role::Client));
-        assert!(!identify(&roles, &["reports2"]).has(Role::Client));
-        assert!(identify(&roles, &["admin"]).has(Role::Client));
+        assert!(identify(&roles, &["app-7"]).has(PartyRole::Client));
+        assert!(!identify(&roles, &["apt"]).has(PartyRole::Client));
+        assert!(!identify(&roles, &["reports2"]).has(PartyRole::Client));
+        assert!(identify(&roles, &["admin"]).has(PartyRole::Client));
         assert!(identify(&roles, &["s2.stores.example.com"]).is_store("s2"));
-        assert!(!identify(&roles, &["flotilla://store/s2"]).has(Role::Client));
+        assert!(!identify(&roles, &["flotilla://store/s2"]).has(PartyRole::Client));
     }
 
     #[test]

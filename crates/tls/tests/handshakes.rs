@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use authority::{Authority, Leaf};
 use flotilla_tls::{
-    AcceptError, CertificateFiles, CredentialStore, PeerIdentity, Role, RoleNames, TlsAcceptor,
-    TlsDialer,
+    AcceptError, CertificateFiles, CredentialStore, PartyRole, PeerIdentity, RoleNames,
+    TlsAcceptor, TlsDialer,
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -66,7 +66,7 @@ async fn parties_of_one_authority_know_each_other_by_their_names() {
     let client = credentials(authority.leaf(dir.path(), "app", Leaf::client("app")));
     let (taken, dialled) = meet(required(&store), TlsDialer::new(client)).await;
     let identity = taken.unwrap().unwrap();
-    assert!(identity.has(Role::Client) && !identity.has(Role::Store));
+    assert!(identity.has(PartyRole::Client) && !identity.has(PartyRole::Store));
     assert_eq!(dialled.unwrap(), ANSWER);
     let between = TlsDialer::new(store.clone()).to_stores(RoleNames::default());
     let (taken, dialled) = meet(required(&store), between).await;

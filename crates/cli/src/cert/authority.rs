@@ -42,12 +42,12 @@ impl Party {
 }
 
 /// An authority with its key.
-pub(super) struct Authority {
+pub(super) struct CertificateAuthority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// A new one.
     pub(super) fn make(days: u32) -> Result<Self, String> {
         // A name of its own: a certificate of another authority is then of an unknown issuer, and

@@ -11,7 +11,7 @@ use flotilla_node::config::TlsConfig;
 
 use crate::tls_args::TlsArgs;
 use crate::tool::{self, Error};
-use authority::{Authority, Party};
+use authority::{CertificateAuthority, Party};
 use pem_pair::PemPair;
 
 /// The arguments of `flotilla cert`.
@@ -79,7 +79,7 @@ fn make(args: &CertArgs) -> Result<(), Error> {
     let authority = PemPair::in_dir(dir, "ca");
     let (party, days) = match &args.command {
         CertCommand::Ca { days } => {
-            let made = Authority::make(*days).map_err(refused)?;
+            let made = CertificateAuthority::make(*days).map_err(refused)?;
             pair.write(&made.pem(), &made.key_pem(), args.renew)?;
             return Ok(());
         }
@@ -93,7 +93,7 @@ fn make(args: &CertArgs) -> Result<(), Error> {
     let (cert, key) = authority.read().map_err(|error| {
         Error::Argument(format!("{error}; `flotilla cert ca --dir {}` makes one", dir.display()))
     })?;
-    let authority = Authority::read(&cert, &key).map_err(refused)?;
+    let authority = CertificateAuthority::read(&cert, &key).map_err(refused)?;
     let (cert, key) = authority.sign(&party, days).map_err(refused)?;
     pair.write(&cert, &key, args.renew)
 }
