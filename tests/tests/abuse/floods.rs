@@ -20,18 +20,18 @@ use crate::frames::{
 use crate::target::Target;
 
 /// Bytes that one flood sends at most.
-const FLOOD_BYTES: usize = 16 << 20;
+const FLOOD_BYTES: usize = if cfg!(debug_assertions) { 2 << 20 } else { 16 << 20 };
 /// Connections that flood at the same time.
 const FLOODERS: usize = 4;
 /// Requests of the client that behaves, before a flood and during it.
-const REQUESTS: usize = 200;
+const REQUESTS: usize = if cfg!(debug_assertions) { 50 } else { 200 };
 /// How long a store may take to hear a whole flood, or to hang up.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A latency that is allowed whatever it is without a flood: both share two cores, and without
 /// optimisation frames are expensive. Settings and pings are felt still: their connections yield
 /// only after megabytes.
 const NO_TROUBLE: Duration =
-    if cfg!(debug_assertions) { Duration::from_secs(4) } else { Duration::from_millis(400) };
+    if cfg!(debug_assertions) { Duration::from_secs(30) } else { Duration::from_millis(400) };
 
 /// The bytes of a flood: the opening, and a piece that is repeated with the number of its round.
 struct Flood {

@@ -17,6 +17,8 @@ use crate::tunnel;
 
 /// The bound on the growth of a store's memory under abuse.
 const GROWTH_BYTES_MAX: u64 = 128 << 20;
+/// Within this the memory is back; without optimisation what has come must be worked off first.
+const SHRINKS_WITHIN: Duration = Duration::from_secs(if cfg!(debug_assertions) { 60 } else { 10 });
 /// An answer may be as large as the server likes.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
@@ -127,9 +129,9 @@ impl Target {
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
-    /// The store's memory is back within ten seconds, but for what its allocator keeps for later.
+    /// The store's memory is back in time, but for what its allocator keeps for later.
     pub(crate) async fn shrinks_back(&self, before: u64) {
-        until_within(Duration::from_secs(10), async || {
+        until_within(SHRINKS_WITHIN, async || {
             let growth = self.resident_bytes().saturating_sub(before);
             match growth <= GROWTH_BYTES_MAX {
                 true => Ok(()),
