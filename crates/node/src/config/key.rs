@@ -70,7 +70,7 @@ pub struct ValueRange {
     pub beside: &'static str,
 }
 
-/// Whose a value is.
+/// The owner of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingScope {
     /// One store's: each may have its own.
@@ -274,7 +274,7 @@ impl SettingKey {
         self.default
     }
 
-    /// Whose its value is.
+    /// The owner of its value.
     #[must_use]
     pub fn scope(&self) -> SettingScope {
         self.scope

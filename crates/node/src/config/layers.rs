@@ -20,7 +20,7 @@ use super::toml_file;
 /// Bytes of a file of settings at most.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingSource {
     /// Nowhere: it is the default.
@@ -77,7 +77,7 @@ pub struct LayeredConfig {
 }
 
 impl LayeredConfig {
-    /// Where the value of a key comes from.
+    /// The source of the value of a key.
     #[must_use]
     pub fn source(&self, key: &SettingKey) -> &SettingSource {
         self.source_of(&key.path())
