@@ -276,6 +276,7 @@ impl Node {
         let limits = ServerLimits {
             connections_max: self.resolved.config.limits.connections_max,
             streams_per_connection_max: self.resolved.config.limits.streams_per_connection_max,
+            http2: self.resolved.config.http2,
             tls: self.security.acceptor().cloned(),
         };
         let served = listen::serve(listener, self.services.clone(), limits, self.stop.subscribe());

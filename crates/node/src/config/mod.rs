@@ -9,6 +9,7 @@
 mod default_file;
 mod error;
 mod given_value;
+mod http2;
 mod key;
 mod layers;
 mod limits;
@@ -31,6 +32,7 @@ mod verify;
 
 pub use default_file::{default_file, default_values};
 pub use error::ConfigError;
+pub use http2::Http2Config;
 pub use key::{SettingEffect, SettingKey, SettingKind, SettingScope, SettingSection, ValueRange};
 pub use layers::{LayeredConfig, SettingLayers, SettingSource};
 pub(crate) use limits::KEY_BYTES_MAX;

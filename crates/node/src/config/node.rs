@@ -8,6 +8,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::key::{NO_LIMIT, count, labels, settings, switch, text, texts, word};
+use super::http2::Http2Config;
 use super::limits::{LimitsConfig, ThreadsConfig};
 use super::log_format::LogFormat;
 use super::path_text::lossy;
@@ -114,6 +115,8 @@ settings! {
         pub tls: TlsConfig,
         /// Bounds on memory and waiting.
         pub limits: LimitsConfig,
+        /// What one connection may take of the store.
+        pub http2: Http2Config,
         /// Threads.
         pub threads: ThreadsConfig,
     }
@@ -161,6 +164,7 @@ impl Default for NodeConfig {
             snapshot: SnapshotConfig::default(),
             tls: TlsConfig::default(),
             limits: LimitsConfig::default(),
+            http2: Http2Config::default(),
             threads: ThreadsConfig::default(),
         }
     }

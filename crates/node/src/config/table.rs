@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::error::{ConfigError, ConfigErrors};
 use super::key::{SettingKey, SettingSection};
+use super::http2::Http2Config;
 use super::limits::{LimitsConfig, ThreadsConfig};
 use super::node::NodeConfig;
 use super::raft::RaftConfig;
@@ -15,7 +16,7 @@ use super::tls::TlsConfig;
 use super::verify::VerifyConfig;
 
 /// All sections, in the order in which they are shown.
-pub static SECTIONS: [&SettingSection; 10] = [
+pub static SECTIONS: [&SettingSection; 11] = [
     &NodeConfig::SECTION,
     &RaftConfig::SECTION,
     &StorageConfig::SECTION,
@@ -25,6 +26,7 @@ pub static SECTIONS: [&SettingSection; 10] = [
     &SnapshotConfig::SECTION,
     &TlsConfig::SECTION,
     &LimitsConfig::SECTION,
+    &Http2Config::SECTION,
     &ThreadsConfig::SECTION,
 ];
 

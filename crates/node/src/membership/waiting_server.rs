@@ -34,6 +34,7 @@ impl WaitingServer {
         let limits = ServerLimits {
             connections_max: resolved.config.limits.connections_max,
             streams_per_connection_max: resolved.config.limits.streams_per_connection_max,
+            http2: resolved.config.http2,
             tls: security.acceptor().cloned(),
         };
         let routes = access::guard(routes, security);

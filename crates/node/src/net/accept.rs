@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
-use crate::net::connection::{OpeningLimits, ServerConnection, ServerStop, TakenConnections};
+use crate::net::connection::{ConnectionLimits, ServerConnection, ServerStop, TakenConnections};
 use crate::net::handshakes::Handshakes;
 
 /// How long to wait after the kernel has refused a connection, most likely for want of a file
@@ -21,7 +21,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) async fn accept(
     listener: TcpListener,
     connections_max: usize,
-    opening: OpeningLimits,
+    limits: ConnectionLimits,
     taken: TakenConnections,
     stop: watch::Receiver<ServerStop>,
     mut handshakes: Option<Handshakes>,
@@ -43,10 +43,10 @@ pub(crate) async fn accept(
                 let _ = stream.set_nodelay(true);
                 let stop = stop.clone();
                 let open =
-                    move |stream, peer| ServerConnection::new(stream, peer, place, opening, stop);
+                    move |stream, peer| ServerConnection::new(stream, peer, place, limits, stop);
                 match &mut handshakes {
                     // In a task: a slow peer holds up no other.
-                    Some(handshakes) => handshakes.begin(stream, opening, open, taken.clone()),
+                    Some(handshakes) => handshakes.begin(stream, limits, open, taken.clone()),
                     None => {
                         if taken.send(Ok(open(stream.into(), None))).await.is_err() {
                             return;

@@ -1,9 +1,10 @@
-//! A connection of the server: a place among those that may be open, and a deadline for its first
-//! request.
+//! A connection of the server: a place among those that may be open, a deadline for its first
+//! request, and a rate of frames without one.
 //!
-//! The server library accepts connections without end, and holds those that say nothing, or half of
-//! a preface, for ever: a client that opens some thousands of them would keep all others out. Both
-//! are mended here, below HTTP.
+//! The server library accepts connections without end, holds those that say nothing, or half of
+//! a preface, for ever, and answers whatever frames come: a client that opens some thousands of
+//! them, or fills one with settings, would keep all others out. All of it is mended here, below
+//! HTTP.
 
 use std::future::Future;
 use std::io;
@@ -19,7 +20,8 @@ use tokio::time::{Instant, Sleep};
 use tonic::transport::server::Connected;
 use tonic::{Extensions, Status};
 
-use crate::net::preface::{OpeningFrames, OpeningStage};
+use crate::net::client_frames::{ClientFrames, OpeningStage};
+use crate::net::frame_throttle::FrameThrottle;
 use crate::sched::YieldBudget;
 
 /// How far a server is to stop.
@@ -34,20 +36,26 @@ pub(crate) enum ServerStop {
     Connections,
 }
 
-/// How long a client may take to open its connection, counted from its accept. Keepalive begins
-/// with the preface, so clients that are gone later are noticed by that.
+/// How long a client may take to open its connection, counted from its accept, and what it may
+/// send. Keepalive begins with the preface, so clients that are gone later are noticed by that.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OpeningLimits {
+pub(crate) struct ConnectionLimits {
     /// Until the preface and its settings are here. A client sends both at once, unasked.
     pub(crate) preface: Duration,
     /// Until the first request is. A client may open connections ahead of its need. A connection of
     /// HTTP/1.1, which has no keepalive that would watch it, ends by then altogether.
     pub(crate) first_request: Duration,
+    /// Frames without a request in a second.
+    pub(crate) control_frames_per_s: u32,
 }
 
-impl Default for OpeningLimits {
-    fn default() -> Self {
-        Self { preface: Duration::from_secs(10), first_request: Duration::from_secs(60) }
+impl ConnectionLimits {
+    pub(crate) fn new(control_frames_per_s: u32) -> Self {
+        Self {
+            preface: Duration::from_secs(10),
+            first_request: Duration::from_secs(60),
+            control_frames_per_s,
+        }
     }
 }
 
@@ -59,6 +67,8 @@ pub(crate) type TakenConnections = mpsc::Sender<io::Result<ServerConnection>>;
 pub(crate) struct ServerConnection {
     stream: MaybeTlsStream,
     peer: ConnectionPeer,
+    frames: ClientFrames,
+    throttle: FrameThrottle,
     /// Gone once a request has come.
     opening: Option<OpeningWatch>,
     /// Ready when the server breaks off; gone after that.
@@ -78,7 +88,7 @@ struct OpeningWatch {
 }
 
 impl OpeningWatch {
-    fn start(limits: OpeningLimits) -> Self {
+    fn start(limits: ConnectionLimits) -> Self {
         let now = Instant::now();
         Self {
             frames: OpeningFrames::new(),
@@ -88,9 +98,8 @@ impl OpeningWatch {
         }
     }
 
-    /// Takes what the client sent.
-    fn read(&mut self, bytes: &[u8]) {
-        let stage = self.frames.read(bytes);
+    /// Takes how far the client has come.
+    fn reach(&mut self, stage: OpeningStage) {
         let is_longer = matches!(stage, OpeningStage::FirstRequest | OpeningStage::Plain);
         if stage != self.stage && is_longer {
             self.deadline.as_mut().reset(self.request_due);
@@ -106,7 +115,7 @@ impl ServerConnection {
         stream: MaybeTlsStream,
         peer: Option<Arc<PeerIdentity>>,
         place: OwnedSemaphorePermit,
-        limits: OpeningLimits,
+        limits: ConnectionLimits,
         mut stop: watch::Receiver<ServerStop>,
     ) -> Self {
         let broken_off = async move {
@@ -116,6 +125,8 @@ impl ServerConnection {
         Self {
             stream,
             peer: ConnectionPeer(peer),
+            frames: ClientFrames::new(),
+            throttle: FrameThrottle::new(limits.control_frames_per_s),
             opening: Some(OpeningWatch::start(limits)),
             broken_off: Some(Box::pin(broken_off)),
             writing: YieldBudget::default(),
@@ -173,9 +184,15 @@ impl AsyncRead for ServerConnection {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(context, buf);
+        let mut polled = self.throttle.poll_ready(context).map(Ok);
+        if polled.is_ready() {
+            polled = Pin::new(&mut self.stream).poll_read(context, buf);
+        }
+        let stage = self.frames.read(&buf.filled()[before..]);
+        let control_frames = self.frames.take_control_frames();
+        self.throttle.count(control_frames);
         if let Some(opening) = &mut self.opening {
-            opening.read(&buf.filled()[before..]);
+            opening.reach(stage);
         }
         // After reading: bytes that are here have come in time, however late the process looks.
         self.poll_limits(context)?;
@@ -277,7 +294,7 @@ mod tests {
         let addr = listener.local_addr().unwrap();
         let (taken, connections) = mpsc::channel(1);
         let (stop, stopped) = watch::channel(ServerStop::Not);
-        let limits = OpeningLimits::default();
+        let limits = ConnectionLimits::new(10_000);
         tokio::spawn(accept(listener, connections_max, limits, taken, stopped, None));
         (addr, connections, stop)
     }
@@ -307,7 +324,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_owes_something_or_speaks_http_1_is_given_up() {
-        let limits = OpeningLimits::default();
+        let limits = ConnectionLimits::new(10_000);
         let settings = b"\0\0\0\x04\0\0\0\0\0";
         let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..]].concat();
         let half_a_request = [&preface[..], b"\0\0\x05\x01\x04\0\0\0\x01abcd"].concat();
@@ -342,6 +359,26 @@ mod tests {
         tokio::time::pause();
         let silent = tokio::time::timeout(Duration::from_secs(3600), here.read_u8()).await;
         assert!(silent.is_err(), "{silent:?}");
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_pings_is_read_at_the_rate() {
+        let (addr, mut connections, _stop) = listening(1).await;
+        let mut client = TcpStream::connect(addr).await.unwrap();
+        let mut here = connections.recv().await.unwrap().unwrap();
+        let opening = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\
+            \0\0\x01\x01\x04\0\0\0\x01a";
+        let pings = b"\0\0\x08\x06\0\0\0\0\0pingpong".repeat(1000);
+        client.write_all(opening).await.unwrap();
+        here.read_exact(&mut vec![0; opening.len()]).await.unwrap();
+        tokio::time::pause();
+        let began = Instant::now();
+        for _ in 0..10 {
+            client.write_all(&pings).await.unwrap();
+            here.read_exact(&mut vec![0; pings.len()]).await.unwrap();
+        }
+        // 10,000 at 10,000 in a second; the last ones are read, and paid for by those after them.
+        assert!(began.elapsed() > Duration::from_millis(800), "{:?}", began.elapsed());
     }
 
     #[tokio::test]

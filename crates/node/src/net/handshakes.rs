@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::net::connection::{OpeningLimits, ServerConnection, TakenConnections};
+use crate::net::connection::{ConnectionLimits, ServerConnection, TakenConnections};
 
 /// Connections that were not taken are logged so often at most: anybody can make them.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ impl Handshakes {
     pub(crate) fn begin(
         &mut self,
         stream: TcpStream,
-        limits: OpeningLimits,
+        limits: ConnectionLimits,
         open: impl FnOnce(MaybeTlsStream, Option<Arc<PeerIdentity>>) -> ServerConnection
         + Send
         + 'static,

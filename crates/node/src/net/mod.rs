@@ -1,18 +1,19 @@
 //! Sockets: connections that come in, with limits on all of them, and those that go out.
 //!
 //! `listen` serves one listener, `accept` takes its connections, `handshakes` makes those of TLS;
-//! `connection` must open in time, `preface` follows how far it has come; `security` has a node's
-//! certificates. `answer` makes answers of plain HTTP, `refusal` those to calls that are not
+//! `connection` must open in time, `client_frames` follows how far it has come and counts frames
+//! without a request, which `frame_throttle` slows down; `security` has a node's certificates. `answer` makes answers of plain HTTP, `refusal` those to calls that are not
 //! served; `call_deadline` ends calls whose time is over; `dial` connects to other stores. Nothing
 //! here knows what is served.
 
 mod accept;
 pub(crate) mod answer;
 pub(crate) mod call_deadline;
+mod client_frames;
 pub(crate) mod connection;
 pub(crate) mod dial;
+mod frame_throttle;
 pub(crate) mod handshakes;
 pub(crate) mod listen;
-mod preface;
 pub(crate) mod refusal;
 pub(crate) mod security;

@@ -1,9 +1,12 @@
-//! Follows the opening of a connection in the bytes that a client sends: HTTP/2, or HTTP/1.1, which
+//! Follows the frames of a connection in the bytes that a client sends: HTTP/2, or HTTP/1.1, which
 //! its first bytes tell apart.
 //!
 //! A connection opens with a fixed preface and a frame of settings; the first request is a block of
 //! headers, in one frame or several (RFC 9113, sections 3.4, 4.1 and 6.10). Only the lengths, kinds
 //! and flags of frames are looked at here: the HTTP/2 library refuses what is wrong in them.
+//!
+//! Frames that carry no request are counted: a client needs few of them, and each costs the server
+//! about as much as a small request does.
 
 /// Bytes of the preface, `PRI * HTTP/2.0` and so on.
 const PREFACE_BYTES: usize = 24;
@@ -13,10 +16,13 @@ const PREFACE_BEGIN: &[u8] = b"PR";
 /// Bytes of a frame's header: length (3), kind, flags, stream (4).
 const FRAME_HEADER_BYTES: usize = 9;
 
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const CONTINUATION: u8 = 9;
 
+/// The flag of the last frame of a stream.
+const END_STREAM: u8 = 1;
 /// The flag of the last frame of a block of headers.
 const END_HEADERS: u8 = 4;
 
@@ -33,10 +39,12 @@ pub(crate) enum OpeningStage {
     Plain,
 }
 
-/// Follows the frames of a connection until its first request.
+/// Follows the frames of a connection.
 #[derive(Debug)]
-pub(crate) struct OpeningFrames {
+pub(crate) struct ClientFrames {
     stage: OpeningStage,
+    /// Frames without a request that have begun since they were last taken.
+    control_frames: u32,
     /// Bytes until the frame that is under way ends; first of all, until the preface does.
     frame_bytes_left: usize,
     /// Kind and flags of the frame that is under way; none of the preface.
@@ -47,10 +55,11 @@ pub(crate) struct OpeningFrames {
     header_bytes: usize,
 }
 
-impl OpeningFrames {
+impl ClientFrames {
     pub(crate) fn new() -> Self {
         Self {
             stage: OpeningStage::Preface,
+            control_frames: 0,
             frame_bytes_left: PREFACE_BYTES,
             frame: None,
             begin_bytes: 0,
@@ -66,8 +75,7 @@ impl OpeningFrames {
             self.stage = OpeningStage::Plain;
         }
         self.begin_bytes += of_begin.count();
-        let is_over = |stage| matches!(stage, OpeningStage::Open | OpeningStage::Plain);
-        while !is_over(self.stage) && !bytes.is_empty() {
+        while self.stage != OpeningStage::Plain && !bytes.is_empty() {
             if self.frame_bytes_left == 0 {
                 let (of_header, rest) =
                     bytes.split_at(bytes.len().min(FRAME_HEADER_BYTES - self.header_bytes));
@@ -91,9 +99,20 @@ impl OpeningFrames {
         self.stage
     }
 
+    /// The frames that carry neither headers nor data and have come since the last call.
+    pub(crate) fn take_control_frames(&mut self) -> u32 {
+        std::mem::take(&mut self.control_frames)
+    }
+
     fn begin_frame(&mut self) {
         let [high, middle, low, kind, flags, ..] = self.header;
         self.frame_bytes_left = u32::from_be_bytes([0, high, middle, low]) as usize;
+        let is_of_request = match kind {
+            HEADERS => true,
+            DATA => self.frame_bytes_left > 0 || flags & END_STREAM != 0,
+            _ => false,
+        };
+        self.control_frames += u32::from(!is_of_request);
         self.frame = Some((kind, flags));
         self.header_bytes = 0;
     }
@@ -139,7 +158,7 @@ mod tests {
     #[test]
     fn a_stage_is_over_with_the_last_byte_of_its_frame() {
         for piece in [1, 2, 5, 24, 33, 1000] {
-            let mut frames = OpeningFrames::new();
+            let mut frames = ClientFrames::new();
             let mut owed = OpeningStage::Preface;
             for (bytes, after) in opening() {
                 let (last, before) = bytes.split_last().unwrap();
@@ -156,7 +175,7 @@ mod tests {
     fn a_request_of_http_1_is_known_by_its_first_bytes() {
         for request in ["GET / HTTP/1.1\r\n\r\n", "POST / HTTP/1.1\r\n\r\n", "\u{7}"] {
             for piece in [1, 5, 100] {
-                let mut frames = OpeningFrames::new();
+                let mut frames = ClientFrames::new();
                 let mut stages = request.as_bytes().chunks(piece).map(|part| frames.read(part));
                 assert_eq!(stages.next_back(), Some(OpeningStage::Plain), "{request:?}");
             }
@@ -164,8 +183,23 @@ mod tests {
     }
 
     #[test]
+    fn frames_without_a_request_are_counted_however_they_come() {
+        let empty = [frame(DATA, 0, &[]), frame(DATA, END_STREAM, &[])].concat();
+        let all: Vec<u8> = opening().into_iter().flat_map(|(bytes, _)| bytes).chain(empty).collect();
+        for piece in [1, 2, 5, 24, 33, 1000] {
+            let mut frames = ClientFrames::new();
+            for part in all.chunks(piece) {
+                frames.read(part);
+            }
+            // Settings twice, a ping, a continuation, data of no bytes that ends nothing.
+            assert_eq!(frames.take_control_frames(), 5, "pieces of {piece}");
+            assert_eq!(frames.take_control_frames(), 0);
+        }
+    }
+
+    #[test]
     fn an_opening_that_comes_at_once_is_open() {
         let all: Vec<u8> = opening().into_iter().flat_map(|(bytes, _)| bytes).collect();
-        assert_eq!(OpeningFrames::new().read(&all), OpeningStage::Open);
+        assert_eq!(ClientFrames::new().read(&all), OpeningStage::Open);
     }
 }
