@@ -33,7 +33,8 @@ pub struct Config {
     /// which is filled with zeros first if the log is synced often and little at a time. Default 4.
     /// They count in none of the figures but [`crate::Stats::recycled_segments`], and take up to
     /// `segment_bytes` of disk each. A dead segment that is much shorter than the next one would be
-    /// is not recycled.
+    /// is not recycled. A log with a [`crate::LogMaintenance`] has more of them for some seconds
+    /// after a purge: they are given back to the file system in pieces.
     pub spare_segments: usize,
     /// Appends with more data than this are compressed, in the thread that writes them; see
     /// `docs/log-format.md`. Default 8 KiB: less is too short to become much smaller. `u64::MAX`:

@@ -7,8 +7,8 @@ use flotilla_identity::{ApiVersion, REGIONS_MAX};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::key::{NO_LIMIT, count, labels, settings, switch, text, texts, word};
 use super::http2::Http2Config;
+use super::key::{NO_LIMIT, count, labels, settings, switch, text, texts, word};
 use super::limits::{LimitsConfig, ThreadsConfig};
 use super::log_format::LogFormat;
 use super::path_text::lossy;

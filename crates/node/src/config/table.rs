@@ -4,8 +4,8 @@
 use serde_json::Value;
 
 use super::error::{ConfigError, ConfigErrors};
-use super::key::{SettingKey, SettingSection};
 use super::http2::Http2Config;
+use super::key::{SettingKey, SettingSection};
 use super::limits::{LimitsConfig, ThreadsConfig};
 use super::node::NodeConfig;
 use super::raft::RaftConfig;

@@ -185,7 +185,8 @@ mod tests {
     #[test]
     fn frames_without_a_request_are_counted_however_they_come() {
         let empty = [frame(DATA, 0, &[]), frame(DATA, END_STREAM, &[])].concat();
-        let all: Vec<u8> = opening().into_iter().flat_map(|(bytes, _)| bytes).chain(empty).collect();
+        let all: Vec<u8> =
+            opening().into_iter().flat_map(|(bytes, _)| bytes).chain(empty).collect();
         for piece in [1, 2, 5, 24, 33, 1000] {
             let mut frames = ClientFrames::new();
             for part in all.chunks(piece) {

@@ -75,7 +75,10 @@ mod tests {
         let mut throttle = FrameThrottle::new(1000);
         assert_eq!(time_of(100, 1, &mut throttle).await, Duration::ZERO);
         let flood = time_of(100, 50, &mut throttle).await;
-        assert!((Duration::from_secs(5)..Duration::from_millis(5200)).contains(&flood), "{flood:?}");
+        assert!(
+            (Duration::from_secs(5)..Duration::from_millis(5200)).contains(&flood),
+            "{flood:?}"
+        );
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(time_of(2, 50, &mut throttle).await, Duration::ZERO);
     }

@@ -14,6 +14,8 @@ pub(super) enum NextStep {
     Now,
     /// Nothing is to do before an event, or before the poll interval is over.
     OnEvent,
+    /// Nothing is to do before an event, or before this time is over.
+    After(Duration),
     Never,
 }
 
@@ -45,6 +47,7 @@ impl BackgroundThread {
                 match step() {
                     NextStep::Now => {}
                     NextStep::OnEvent => seen = changed.wait(seen, poll_interval),
+                    NextStep::After(time) => seen = changed.wait(seen, time.min(poll_interval)),
                     NextStep::Never => return,
                 }
             }

@@ -1,5 +1,5 @@
-//! Background maintenance: preallocates the next segment, seals full ones, and writes a sync marker
-//! when the log is idle.
+//! Background maintenance: preallocates the next segment, seals full ones, writes a sync marker when
+//! the log is idle, and gives surplus files back to the file system.
 //!
 //! A caller of [`step`] does it step by step, or a thread of its own. An append does by itself what
 //! is not done in time, so that only latency depends on this.
@@ -10,11 +10,14 @@ use crate::error::Error;
 use crate::segments::pool::AppendFailure;
 use flotilla_base::sync::atomic::Ordering;
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// How often the thread checks whether the log is idle, or a full disk has room again.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// From one piece of surplus files that is given back to the next.
+const TRIM_INTERVAL: Duration = Duration::from_millis(40);
 
 /// The thread that maintains a log. It stops when this is dropped, which waits for the step that is
 /// under way, or when the log is dropped.
@@ -22,6 +25,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 #[must_use = "the thread stops when this is dropped"]
 pub struct LogMaintenance {
     _thread: BackgroundThread,
+    /// A weak reference: the thread must not keep a log open that its owner has dropped.
+    log: Weak<GroupCommit>,
 }
 
 /// One step. Returns whether there was something to do.
@@ -48,19 +53,53 @@ pub(crate) fn step(group_commit: &GroupCommit) -> Result<bool, Error> {
     }
 }
 
+/// Gives back surplus files at their pace.
+#[derive(Debug)]
+struct TrimPace {
+    due: Instant,
+}
+
+impl TrimPace {
+    fn step(&mut self, group_commit: &GroupCommit) -> Result<NextStep, Error> {
+        let now = Instant::now();
+        if now < self.due {
+            return Ok(NextStep::After(self.due - now));
+        }
+        let is_trimmed =
+            group_commit.pool.trim_surplus().map_err(|error| group_commit.fail(error))?;
+        if !is_trimmed {
+            return Ok(NextStep::OnEvent);
+        }
+        self.due = now + TRIM_INTERVAL;
+        Ok(NextStep::After(TRIM_INTERVAL))
+    }
+}
+
 impl LogMaintenance {
     pub(crate) fn start(group_commit: &Arc<GroupCommit>) -> io::Result<LogMaintenance> {
         let event_count = group_commit.pool.event_count.clone();
-        // A weak reference: the thread must not keep a log open that its owner has dropped.
         let log = Arc::downgrade(group_commit);
-        let next_step = move || match log.upgrade().map(|group_commit| step(&group_commit)) {
-            Some(Ok(true)) => NextStep::Now,
-            Some(Ok(false)) => NextStep::OnEvent,
+        let mut pace = TrimPace { due: Instant::now() };
+        let maintained = log.clone();
+        let next_step = move || {
+            let stepped = maintained.upgrade().map(|group_commit| match step(&group_commit)? {
+                true => Ok(NextStep::Now),
+                false => pace.step(&group_commit),
+            });
             // The log is gone, closed or poisoned. The next writer gets the error.
-            Some(Err(_)) | None => NextStep::Never,
+            stepped.and_then(Result::ok).unwrap_or(NextStep::Never)
         };
         let thread =
             BackgroundThread::start("log-maintenance", event_count, POLL_INTERVAL, next_step)?;
-        Ok(LogMaintenance { _thread: thread })
+        group_commit.pool.set_trimmed(true);
+        Ok(LogMaintenance { _thread: thread, log })
+    }
+}
+
+impl Drop for LogMaintenance {
+    fn drop(&mut self) {
+        if let Some(group_commit) = self.log.upgrade() {
+            group_commit.pool.set_trimmed(false);
+        }
     }
 }

@@ -226,6 +226,16 @@ impl LogDirectory {
         self.fs.rename(&self.segment_path(segment), &self.recycled_path(segment))
     }
 
+    /// The length of a recycled segment.
+    pub(crate) fn recycled_bytes(&self, recycled_number: u64) -> io::Result<u64> {
+        self.fs.open(&self.recycled_path(recycled_number), OpenMode::Read)?.len()
+    }
+
+    /// Cuts the end of a recycled segment off. Not durable: nothing relies on its length.
+    pub(crate) fn shorten_recycled(&self, recycled_number: u64, bytes: u64) -> io::Result<()> {
+        self.fs.open(&self.recycled_path(recycled_number), OpenMode::Write)?.set_len(bytes)
+    }
+
     pub(crate) fn remove_recycled(&self, recycled_number: u64) -> io::Result<()> {
         self.fs.remove(&self.recycled_path(recycled_number))
     }

@@ -9,5 +9,6 @@ pub(crate) mod prefixed_fs;
 pub(crate) mod read_only_fs;
 pub(crate) mod reduced;
 pub(crate) mod segment;
+mod surplus;
 pub(crate) mod unsealed;
 mod zero_fill;

@@ -17,6 +17,7 @@ use crate::format::layout::SEGMENT_HEADER_BYTES;
 use crate::segments::directory::{LogDirectory, PreallocatedSegment};
 use crate::segments::disk_quota::{self, QuotaExceeded, ReservedFiles};
 use crate::segments::segment::{Segment, Segments};
+use crate::segments::surplus::SurplusTrim;
 use crate::segments::unsealed::UnsealedSegment;
 use crate::segments::zero_fill::{FillPace, FillStep, ZEROS};
 use flotilla_base::event_count::EventCount;
@@ -26,7 +27,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How many full segments may wait to be sealed. Above it an append seals the oldest itself, which
 /// bounds the bytes that are not on disk.
@@ -53,6 +54,9 @@ pub(crate) struct SegmentPool {
     seal_lock: Mutex<()>,
     /// The pace at which the preallocated segment is filled with zeros.
     pace: FillPace,
+    surplus: SurplusTrim,
+    /// Whether somebody calls [`SegmentPool::trim_surplus`] again and again.
+    is_trimmed: AtomicBool,
     /// All frames up to here are synced, as far as sealing has found out. Each append looks at it.
     synced_lsn: AtomicU64,
     /// Notified when there may be something to preallocate or to seal.
@@ -118,6 +122,8 @@ impl SegmentPool {
             make_lock: Mutex::default(),
             seal_lock: Mutex::default(),
             pace: FillPace::new(event_count.clone()),
+            surplus: SurplusTrim::default(),
+            is_trimmed: AtomicBool::new(false),
             synced_lsn: AtomicU64::new(synced_lsn),
             event_count,
         }
@@ -359,7 +365,8 @@ impl SegmentPool {
     }
 
     /// Takes dead segments out of the log: recycles as many as are wanted, of those that no reader
-    /// holds, and removes the others. A durable batch must have discarded them.
+    /// holds, and removes the others. Where surplus files are trimmed, all of those are recycled
+    /// for a while, since that frees nothing yet. A durable batch must have discarded them.
     ///
     /// # Errors
     ///
@@ -377,7 +384,12 @@ impl SegmentPool {
             state.is_short_of_room = false;
             let ReservedFiles { preallocated_bytes, recycled_count } = state.reserved_files();
             let wanted = disk_quota::recycled_count_max(config, segment_bytes, preallocated_bytes);
-            if state.is_closed { 0 } else { wanted.saturating_sub(recycled_count) as usize }
+            match state.is_closed {
+                true => 0,
+                // With a quota, files that wait would look like a log that is nearly full.
+                false if self.is_trimmed() && config.disk_bytes_max.is_none() => usize::MAX,
+                false => wanted.saturating_sub(recycled_count) as usize,
+            }
         };
         let mut recycled = Vec::new();
         // A short one, from the time after opening, would have to grow first.
@@ -396,6 +408,41 @@ impl SegmentPool {
         self.directory.sync()?;
         // Only after the sync: a recycled file may be taken, and written to, from here on.
         self.state.lock().recycled.extend(recycled);
+        match self.is_trimmed() {
+            true => self.event_count.notify(),
+            false => self.remove_surplus()?,
+        }
+        Ok(())
+    }
+
+    /// Says whether surplus files are trimmed from now on, by calls of
+    /// [`SegmentPool::trim_surplus`]. If not, purge removes them at once.
+    pub(crate) fn set_trimmed(&self, is_trimmed: bool) {
+        self.is_trimmed.store(is_trimmed, Ordering::Relaxed);
+    }
+
+    fn is_trimmed(&self) -> bool {
+        self.is_trimmed.load(Ordering::Relaxed)
+    }
+
+    /// Gives a piece of the surplus files back to the file system; false if there is none.
+    ///
+    /// # Errors
+    ///
+    /// The error of the file system. Files that are left are removed when the log is opened.
+    pub(crate) fn trim_surplus(&self) -> io::Result<bool> {
+        let spare = self.directory.config.spare_segments;
+        let waiting = self.state.lock().recycled.len().saturating_sub(spare + 1) as u64;
+        self.surplus.step(&self.directory, waiting, || self.state.lock().take_surplus(spare))
+    }
+
+    /// Removes all surplus files.
+    fn remove_surplus(&self) -> io::Result<()> {
+        self.surplus.finish(&self.directory)?;
+        let spare = self.directory.config.spare_segments;
+        while let Some(recycled_number) = self.state.lock().take_surplus(spare) {
+            self.directory.remove_recycled(recycled_number)?;
+        }
         Ok(())
     }
 
@@ -421,6 +468,7 @@ impl SegmentPool {
                 self.directory.remove(number)?
             }
         }
+        self.remove_surplus()?;
         self.directory.sync()
     }
 
@@ -459,6 +507,11 @@ impl SegmentPool {
 }
 
 impl PoolState {
+    /// A recycled segment above the number that is wanted.
+    fn take_surplus(&mut self, wanted: usize) -> Option<u64> {
+        if self.recycled.len() > wanted { self.recycled.pop_last() } else { None }
+    }
+
     fn reserved_files(&self) -> ReservedFiles {
         let preallocated_bytes =
             self.preallocated.as_ref().map_or(0, |preallocated| preallocated.file_bytes);
@@ -500,6 +553,38 @@ mod tests {
         pool.state.lock().taken_bytes = 0;
         pool.directory.recycle(9).expect("renamed");
         assert_eq!(take(Some(9)), (64, true));
+    }
+
+    #[test]
+    fn surplus_files_are_given_back_in_pieces_where_somebody_does() {
+        let fs = Arc::new(FaultFs::new(1));
+        let pool = pool(fs.clone(), 16 << 20);
+        let spare = pool.directory.config.spare_segments;
+        let recycled = || pool.directory.list().expect("listed").recycled.len();
+        let recycle = |count: u64| {
+            let dead = (0..count)
+                .map(|_| pool.take(16 << 20, WritePriority::Normal).expect("there is room"))
+                .map(|taken| (taken.segment.number(), Some(Arc::new(taken.segment))))
+                .collect();
+            // The newest is never dead.
+            pool.take(16 << 20, WritePriority::Normal).expect("there is room");
+            pool.discard(dead).expect("discarded");
+        };
+        recycle(10);
+        assert_eq!(recycled(), spare);
+        assert!(!pool.trim_surplus().expect("nothing to do"));
+        pool.set_trimmed(true);
+        recycle(10);
+        assert_eq!(recycled(), 10);
+        let mut pieces = 0;
+        while pool.trim_surplus().expect("trimmed") {
+            pieces += 1;
+        }
+        assert_eq!((recycled(), pieces), (spare, 4 * (10 - spare)));
+        recycle(10);
+        assert!(pool.trim_surplus().expect("trimmed"));
+        pool.close().expect("closed");
+        assert_eq!(recycled(), spare);
     }
 
     #[test]
