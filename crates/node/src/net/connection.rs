@@ -80,7 +80,6 @@ pub(crate) struct ServerConnection {
 
 /// The stage of a connection that opens, and its deadline.
 struct OpeningWatch {
-    frames: OpeningFrames,
     stage: OpeningStage,
     /// When the first request is due.
     request_due: Instant,
@@ -91,7 +90,6 @@ impl OpeningWatch {
     fn start(limits: ConnectionLimits) -> Self {
         let now = Instant::now();
         Self {
-            frames: OpeningFrames::new(),
             stage: OpeningStage::Preface,
             request_due: now + limits.first_request,
             deadline: Box::pin(tokio::time::sleep_until(now + limits.preface)),
