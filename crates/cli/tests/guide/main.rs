@@ -17,7 +17,8 @@
 //!
 //! Addresses in the guide are `10.0.0.1:20160` for `s1`, and so on; files are below `/etc`, `/var`
 //! or `/mnt`; `systemctl`, `journalctl`, `hostname` and `apt-get` are there (`machine/`), and all
-//! that a shell has. A command that is to fail is written so that it may: `! flotilla ...`.
+//! that a shell has. Commands that are to be refused stand in a `World` step, or as `if flotilla
+//! ...; then exit 1; fi`; of `! flotilla ...` a shell takes no notice but at the end of a block.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 

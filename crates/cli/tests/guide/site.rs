@@ -62,7 +62,6 @@ impl Site {
         let root = self.root(machine);
         for path in [
             "etc/default",
-            "etc/flotilla",
             "etc/profile.d",
             "var/lib",
             "var/tmp",

@@ -60,6 +60,26 @@ pub(super) fn the_fourth_store_has_ended(site: &mut Site) {
     assert!(site.journal("s4").contains("has left the cluster"), "{}", site.journal("s4"));
 }
 
+pub(super) fn the_second_store_leads_nothing(site: &mut Site) {
+    assert_eq!(told(site, "s2", "leaders"), 0);
+}
+
+pub(super) fn the_second_store_dies(site: &mut Site) {
+    site.kill("s2");
+}
+
+pub(super) fn two_stores_die(site: &mut Site) {
+    site.kill("s2");
+    site.kill("s3");
+}
+
+pub(super) fn the_second_store_is_lost(site: &mut Site) {
+    assert!(row(site, "s2").is_none(), "there is no s2 but the lost one");
+    site.run("s2", "systemctl start flotilla");
+    site.until("s2", "! systemctl is-active flotilla > /dev/null");
+    assert!(site.journal("s2").contains("was declared lost"), "{}", site.journal("s2"));
+}
+
 pub(super) fn the_second_store_loses_its_disk(site: &mut Site) {
     site.kill("s2");
     fs::remove_dir_all(site.data_dir("s2")).unwrap();

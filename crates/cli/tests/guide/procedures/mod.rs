@@ -100,6 +100,69 @@ procedures! {
             World(members::each_store_serves),
         ],
     },
+    a_store_that_does_not_come_back_is_declared_lost: Procedure {
+        heading: "A store that does not come back, and no new disk",
+        begins_with: &["Begin a cluster"],
+        steps: &[
+            World(members::the_second_store_dies),
+            Commands,
+            World(members::the_second_store_is_lost),
+        ],
+    },
+    keys_are_read_and_written: Procedure {
+        heading: "Read and write keys",
+        begins_with: &["Begin a cluster"],
+        steps: &[Commands],
+    },
+    stores_are_looked_at: Procedure {
+        heading: "Look at the stores",
+        begins_with: &["Begin a cluster"],
+        steps: &[Commands],
+    },
+    regions_are_looked_at: Procedure {
+        heading: "Look at the regions",
+        begins_with: &["Begin a cluster"],
+        steps: &[Commands],
+    },
+    replicas_are_compared: Procedure {
+        heading: "Compare the replicas of a region",
+        begins_with: &["Begin a cluster"],
+        steps: &[Commands],
+    },
+    a_cluster_is_monitored: Procedure {
+        heading: "Monitor",
+        begins_with: &["Begin a cluster"],
+        steps: &[Commands],
+    },
+    repair_is_paused: Procedure {
+        heading: "Pause repair",
+        begins_with: &["Begin a cluster"],
+        steps: &[Commands],
+    },
+    a_store_answers_again: Procedure {
+        heading: "A store does not answer",
+        begins_with: &["Begin a cluster"],
+        steps: &[
+            World(members::the_second_store_dies),
+            Commands,
+            World(members::the_second_store_gets_replicas),
+        ],
+    },
+    regions_have_leaders_again: Procedure {
+        heading: "Regions have no leader",
+        begins_with: &["Begin a cluster"],
+        steps: &[World(members::two_stores_die), Commands, Commands],
+    },
+    a_store_with_a_slow_disk_leads_nothing: Procedure {
+        heading: "The disk is slow",
+        begins_with: &["Begin a cluster"],
+        steps: &[Commands, World(members::the_second_store_leads_nothing)],
+    },
+    a_certificate_is_renewed: Procedure {
+        heading: "A certificate ends",
+        begins_with: &["Begin a cluster", "Turn TLS on"],
+        steps: &[Commands, World(tls::the_certificate_is_read_again)],
+    },
     tls_is_turned_on: Procedure {
         heading: "Turn TLS on",
         begins_with: &["Begin a cluster"],

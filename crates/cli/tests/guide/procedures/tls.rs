@@ -14,3 +14,8 @@ pub(super) fn a_client_without_a_certificate_is_refused(site: &mut Site) {
     assert_eq!(site.said, "Vasa\n".repeat(3), "with certificates, behind each restart");
     site.run("s1", &format!("{PLAIN_GET} 2> errors && exit 1; cat errors; grep -q -i tls errors"));
 }
+
+pub(super) fn the_certificate_is_read_again(site: &mut Site) {
+    site.until("s1", "grep -q 'the certificate was read again' \"$MACHINE/run/journal\"");
+    assert_eq!(site.run("s2", "flotilla ctl --timeout 60s get ship"), "Vasa\n");
+}
