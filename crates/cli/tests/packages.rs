@@ -1,5 +1,6 @@
-//! `ops/`: the unit, the image and the example for Kubernetes start `flotilla` by flags and variables
-//! that there are, completions and manual have each command, and systemd finds no fault with the unit (decision 57, `docs/decisions/0057-a-package-starts-nothing.md`).
+//! `ops/`: the unit, the image and the example for Kubernetes start `flotilla` by flags and
+//! variables that there are, completions and manual have each command, and systemd finds no fault
+//! with the unit (decision 57, `docs/decisions/0057-a-package-starts-nothing.md`).
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 

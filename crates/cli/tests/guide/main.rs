@@ -10,10 +10,10 @@
 //! `procedures/mod.rs`, the name of a test and a [`procedures::Procedure`]:
 //! - `heading`: that of the section;
 //! - `begins_with`: headings of procedures that are carried out before it, as `Begin a cluster`;
-//! - `steps`: [`procedures::ProcedureStep::Commands`] for each block of the section, in their order, with
-//!   [`procedures::ProcedureStep::World`] where something happens between them that no operator does (a
-//!   machine dies), or where there is something to check. Such functions get the site, and lie in
-//!   a file of `procedures/` for each subject.
+//! - `steps`: [`procedures::ProcedureStep::Commands`] for each block of the section, in their
+//!   order, with [`procedures::ProcedureStep::World`] where something happens between them that no
+//!   operator does (a machine dies), or where there is something to check. Such functions get the
+//!   site, and lie in a file of `procedures/` for each subject.
 //!
 //! Addresses in the guide are `10.0.0.1:20160` for `s1`, and so on; files are below `/etc`, `/var`
 //! or `/mnt`; `systemctl`, `journalctl`, `hostname` and `apt-get` are there (`machine/`), and all

@@ -60,15 +60,7 @@ impl Site {
 
     fn set_up(&mut self, machine: &str) {
         let root = self.root(machine);
-        for path in [
-            "etc/default",
-            "etc/profile.d",
-            "var/lib",
-            "var/tmp",
-            "mnt",
-            "root",
-            "run",
-        ] {
+        for path in ["etc/default", "etc/profile.d", "var/lib", "var/tmp", "mnt", "root", "run"] {
             fs::create_dir_all(root.join(path)).unwrap();
         }
         let pipe = root.join("run/lifeline");

@@ -13,6 +13,9 @@ pub(super) fn a_client_without_a_certificate_is_served(site: &mut Site) {
 pub(super) fn a_client_without_a_certificate_is_refused(site: &mut Site) {
     assert_eq!(site.said, "Vasa\n".repeat(3), "with certificates, behind each restart");
     site.run("s1", &format!("{PLAIN_GET} 2> errors && exit 1; cat errors; grep -q -i tls errors"));
+    let bundle = "flotilla debug bundle -o bundle.tar.gz; tar -tzf bundle.tar.gz";
+    let parts = site.run("s1", bundle);
+    assert!(parts.contains("stores/s3/metrics.txt"), "evidence is collected with TLS too: {parts}");
 }
 
 pub(super) fn the_certificate_is_read_again(site: &mut Site) {
