@@ -3,9 +3,12 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
+use crate::completions::{self, CompletionsArgs};
 use crate::config_command::{self, ConfigArgs};
+use crate::debug_bundle::{self, DebugArgs};
+use crate::manual::{self, ManArgs};
 use crate::playground_command::{self, PlaygroundArgs};
 use crate::serve::{self, ServeArgs};
 use crate::{bench, cert, ctl, log_tool, page_tool};
@@ -36,12 +39,18 @@ enum Command {
     Ctl(ctl::CtlArgs),
     /// Puts a load on a running cluster and measures
     Bench(bench::BenchArgs),
+    /// Collects evidence about a cluster
+    Debug(DebugArgs),
     /// Makes an authority and certificates for TLS
     Cert(cert::CertArgs),
     /// Looks at a log on disk, checks it, copies it, rescues it
     Log(log_tool::LogArgs),
     /// Looks at a page file on disk, checks it, draws it, copies it, rescues it
     Pages(page_tool::PagesArgs),
+    /// Prints the completions of a shell: `flotilla completions bash`
+    Completions(CompletionsArgs),
+    /// Writes the manual's pages, one for each command
+    Man(ManArgs),
 }
 
 /// Does what the arguments say, of which the first is the name of the program. Ends the process if
@@ -54,8 +63,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Playground(args) => playground_command::run(&args),
         Command::Ctl(args) => ctl::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Debug(args) => debug_bundle::run(&args),
         Command::Cert(args) => cert::run(&args),
         Command::Log(args) => log_tool::run(&args),
         Command::Pages(args) => page_tool::run(&args),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
+        Command::Man(args) => manual::run(&args, Cli::command()),
     }
 }

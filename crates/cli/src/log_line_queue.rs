@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::recent_lines::RecentLines;
+
 /// Bytes of lines that may wait to be written; as many may be on their way out.
 const QUEUED_BYTES_MAX: usize = 1 << 20;
 
@@ -23,6 +25,8 @@ pub(crate) struct LogQueue {
     /// All was written, or has failed.
     drained: Condvar,
     lines_lost: AtomicU64,
+    /// For those who ask this process and do not see its standard error.
+    recent: Mutex<RecentLines>,
 }
 
 #[derive(Debug, Default)]
@@ -36,6 +40,7 @@ impl LogQueue {
     /// Queues a line, or drops it if there is no room. The lock is held for a copy in memory only,
     /// never while something is written.
     pub(crate) fn push(&self, line: &[u8]) {
+        self.recent.lock().push(line);
         let mut queued = self.queued.lock();
         if queued.bytes.len() + line.len() > QUEUED_BYTES_MAX {
             drop(queued);
@@ -44,6 +49,11 @@ impl LogQueue {
         }
         queued.bytes.extend_from_slice(line);
         self.filled.notify_one();
+    }
+
+    /// The last lines that were pushed, those that were dropped too.
+    pub(crate) fn recent(&self) -> String {
+        self.recent.lock().text()
     }
 
     /// Lines that were dropped since the process began.

@@ -60,7 +60,7 @@ pub fn start(filter: &str, format: LogFormat, is_redacted: bool) -> Result<(), S
         text: Mutex::new(text),
         replace: Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string())),
     });
-    ProcessLog { lines_lost, filter: current_filter, set_filter }.register();
+    ProcessLog { lines_lost, recent_lines, filter: current_filter, set_filter }.register();
     // Not guarded: a writer that is gone means lost lines, which the queue counts.
     thread::Builder::new()
         .name("log-lines".to_owned())
@@ -110,6 +110,11 @@ pub(crate) fn check(filter: &str) -> Result<(), String> {
 #[must_use]
 pub fn lines_lost() -> u64 {
     QUEUE.get().map_or(0, LogQueue::lines_lost)
+}
+
+/// The last lines that were logged, those that were dropped too.
+fn recent_lines() -> String {
+    QUEUE.get().map_or_else(String::new, LogQueue::recent)
 }
 
 /// The filter that `text` stands for. The library takes every word that is no level for the name of

@@ -24,7 +24,8 @@ pub struct ClusterTarget {
         global = true,
         value_delimiter = ',',
         default_value = "127.0.0.1:20160",
-        value_name = "HOST:PORT,..."
+        value_name = "HOST:PORT,...",
+        env = "FLOTILLA_ENDPOINTS"
     )]
     pub endpoints: Vec<String>,
     /// Print JSON instead of tables

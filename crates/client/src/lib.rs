@@ -29,6 +29,7 @@ mod batch_stream;
 mod client;
 mod config;
 mod dial;
+mod document;
 mod error;
 mod operator;
 mod placement_client;

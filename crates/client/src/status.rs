@@ -1,5 +1,6 @@
 //! Status of a single store: for tools that watch a cluster.
 
+use bytes::Bytes;
 use flotilla_proto::metapb;
 use flotilla_proto::peers::{self, status_client::StatusClient};
 use tokio::time::timeout;
@@ -7,6 +8,7 @@ use tonic::transport::Channel;
 
 use crate::config::Config;
 use crate::dial;
+use crate::document::{self, Document};
 use crate::error::Error;
 use crate::retry_budget::{describe, is_answer};
 
@@ -14,6 +16,7 @@ use crate::retry_budget::{describe, is_answer};
 #[derive(Debug, Clone)]
 pub struct Observer {
     address: String,
+    channel: Channel,
     client: StatusClient<Channel>,
     config: Config,
 }
@@ -29,8 +32,9 @@ impl Observer {
     /// [`Error::Config`] if `address` is no `host:port`.
     pub fn new(address: &str, config: Config) -> Result<Observer, Error> {
         let channel = dial::channel(address, &config)?;
-        let client = StatusClient::new(channel).max_decoding_message_size(config.message_bytes_max);
-        Ok(Observer { address: address.to_owned(), client, config })
+        let client =
+            StatusClient::new(channel.clone()).max_decoding_message_size(config.message_bytes_max);
+        Ok(Observer { address: address.to_owned(), channel, client, config })
     }
 
     /// The stores that this one knows of, itself among them, and the version of the registry that
@@ -87,6 +91,27 @@ impl Observer {
     pub async fn stats(&self) -> Result<peers::StatsResponse, Error> {
         let mut client = self.client.clone();
         self.ask(client.stats(peers::StatsRequest {})).await
+    }
+
+    /// A document that the store serves by plain HTTP at `path`, as `/metrics`, of `bytes_max`
+    /// bytes at most.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] if it does not answer within the attempt's time;
+    /// [`Error::NotServing`] if it answers with another status than 200, or with more bytes.
+    pub async fn document(&self, path: &str, bytes_max: usize) -> Result<Bytes, Error> {
+        let asked = document::get(self.channel.clone(), path, bytes_max);
+        let endpoint = self.address.clone();
+        match timeout(self.config.attempt_timeout, asked).await {
+            Ok(Document::Found(document)) => Ok(document),
+            Ok(Document::Refused(reason)) => Err(Error::NotServing { endpoint, reason }),
+            Ok(Document::Silent(reason)) => Err(Error::Unreachable { endpoints: endpoint, reason }),
+            Err(_) => {
+                let reason = "no answer in time".to_owned();
+                Err(Error::Unreachable { endpoints: endpoint, reason })
+            }
+        }
     }
 
     async fn ask<A>(

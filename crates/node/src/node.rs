@@ -62,7 +62,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// without waiting.
 pub struct Node {
     resolved: Arc<ResolvedConfig>,
-    settings: OnlineSettings,
+    settings: Arc<OnlineSettings>,
     membership: Membership,
     addr: SocketAddr,
     router: Router,
@@ -194,7 +194,8 @@ impl Node {
         let limits = &resolved.config.limits;
         let (store, closed) = drop_notify(store);
         let context = node_context(limits, store, descriptors, shards.len(), clock);
-        let settings = OnlineSettings::new(&resolved, Arc::clone(&context.latencies));
+        let latencies = Arc::clone(&context.latencies);
+        let settings = Arc::new(OnlineSettings::new(&resolved, latencies));
         let failure = NodeFailure::new({
             let context = context.clone();
             move || context.halt()
@@ -227,7 +228,7 @@ impl Node {
             watch: &watch,
             context: &context,
             counters,
-            rates: settings.snapshot_rates(),
+            settings: &settings,
             placement: &placement,
         };
         let (health, services) = services(&resolved, parts, &mut streams);

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
+use flotilla_identity::ClusterSettings;
 use parking_lot::Mutex;
+use serde_json::Value;
 
 use crate::config::{
     NodeConfig, ResolvedConfig, SettingEffect, setting_keys, setting_value, setting_values,
@@ -38,6 +40,19 @@ impl OnlineSettings {
     /// The rates of both directions.
     pub(crate) fn snapshot_rates(&self) -> SnapshotRates {
         self.snapshot_rates.clone()
+    }
+
+    /// The value of each key now, by sections. Those of the scope *cluster* are the cluster's copy.
+    pub(crate) fn running_values(&self, cluster: &ClusterSettings) -> Value {
+        let mut running = self.running.lock().clone();
+        running.replicas = Some(cluster.replicas);
+        running.api = Some(cluster.api);
+        running.raft.tick_ms = Some(cluster.tick_ms);
+        running.raft.election_ticks = Some(cluster.election_ticks);
+        running.raft.heartbeat_ticks = Some(cluster.heartbeat_ticks);
+        running.raft.entry_bytes_max = Some(cluster.entry_bytes_max);
+        running.raft.read_leases = Some(cluster.read_leases);
+        setting_values(&running)
     }
 
     /// Puts into effect what may change.

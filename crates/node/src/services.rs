@@ -18,6 +18,7 @@ use crate::net::call_deadline::TimedCalls;
 use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 use crate::net::refusal::{WordedRefusals, refuse};
 use crate::net::security::NodeSecurity;
+use crate::online_settings::OnlineSettings;
 use crate::pd::PlacementDriver;
 use crate::service::operator::OperatorServer;
 use crate::service::rawkv::RawKv;
@@ -27,8 +28,9 @@ use crate::status::metrics::NodeStatsReader;
 use crate::status::page::{self as status_page, PageState};
 use crate::status::reader::StatusReader;
 use crate::status::server::StatusServer;
+use crate::status::settings_http;
 use crate::status::tikv_http;
-use crate::transport::{ByteRate, FrameReceiver, SnapshotRates, TransportCounters};
+use crate::transport::{ByteRate, FrameReceiver, TransportCounters};
 
 /// The parts of a node that its services need.
 pub(crate) struct ServedParts<'a> {
@@ -36,7 +38,7 @@ pub(crate) struct ServedParts<'a> {
     pub(crate) watch: &'a HealthWatch,
     pub(crate) context: &'a NodeContext,
     pub(crate) counters: Arc<TransportCounters>,
-    pub(crate) rates: SnapshotRates,
+    pub(crate) settings: &'a Arc<OnlineSettings>,
     pub(crate) placement: &'a PlacementDriver,
 }
 
@@ -46,9 +48,9 @@ pub(crate) fn services(
     parts: ServedParts<'_>,
     tasks: &mut JoinSet<()>,
 ) -> (HealthReporter, GrpcRoutes) {
-    let ServedParts { security, watch, context, counters, rates, placement } = parts;
+    let ServedParts { security, watch, context, counters, settings, placement } = parts;
     let HealthWatch { membership, router, connections, .. } = watch;
-    let snapshot_rate = ByteRate::new(rates, context.served_count());
+    let snapshot_rate = ByteRate::new(settings.snapshot_rates(), context.served_count());
     let receiver = FrameReceiver::new(
         membership.clone(),
         Arc::clone(&context.store),
@@ -106,7 +108,8 @@ pub(crate) fn services(
     let (page, sampler) = PageState::new(reader.clone(), placement.cluster_regions());
     tasks.spawn(sampler.run());
     let plain = placement.http_routes().merge(tikv).merge(status_http::routes(reader));
-    let plain = plain.merge(status_page::routes(page));
+    let settings = settings_http::routes(Arc::clone(settings), *membership.settings());
+    let plain = plain.merge(status_page::routes(page)).merge(settings);
     let routes = routes.into_axum_router().fallback(refuse).merge(plain);
     (health, access::guard(routes.into(), security))
 }

@@ -10,7 +10,7 @@ mod dashboard;
 mod firing;
 mod scrape;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -58,12 +58,20 @@ fn the_files_are_made_of_the_tables() {
 fn what_to_do_about_an_alert_is_in_the_operations_guide() {
     let guide = ops().join("../docs/operations.md");
     let guide = std::fs::read_to_string(guide).unwrap();
-    let anchor =
-        |heading: &str| heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
-    let headings: BTreeSet<_> =
-        guide.lines().filter(|line| line.starts_with('#')).map(anchor).collect();
+    let rules = std::fs::read_to_string(ops().join("prometheus/alerts.yml")).unwrap();
+    let anchor = |heading: &str| heading.trim().to_lowercase().replace(' ', "-");
+    let sections: BTreeMap<_, _> = guide
+        .split("\n#")
+        .filter_map(|section| section.trim_start_matches('#').split_once('\n'))
+        .map(|(heading, text)| (anchor(heading), text))
+        .collect();
     for alert in ALERTS {
-        assert!(headings.contains(alert.action), "{}: no heading {}", alert.name, alert.action);
+        let section = sections.get(alert.action);
+        let section = section.unwrap_or_else(|| panic!("no heading {}", alert.action));
+        let name = format!("`{}`", alert.name);
+        assert!(section.contains(&name), "{name} is not named below {}", alert.action);
+        let link = format!("runbook: \"docs/operations.md#{}\"", alert.action);
+        assert!(rules.contains(&link), "{name} has no link {link}");
     }
 }
 

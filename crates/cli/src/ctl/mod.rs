@@ -1,5 +1,6 @@
 //! `flotilla ctl`: a cluster's rows, regions and stores, one question at a time.
 
+mod evidence;
 mod input;
 mod key_target;
 mod keyspace;
@@ -23,6 +24,7 @@ use tokio::time::timeout_at;
 
 use crate::diagnosis::{self, explained};
 use crate::tool::{self, ClusterTarget, Error};
+pub(crate) use evidence::{EVIDENCE_VIEWS, evidence};
 use key_target::{KeyTarget, column_family};
 use text::ByteFormat;
 pub(crate) use text::{escape, hex};

@@ -1,5 +1,5 @@
 //! Plain HTTP for operators and their tools: metrics, whether the store is there and ready, one
-//! region, and the filter of the process's log.
+//! region, and the filter and the last lines of the process's log.
 
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ pub(crate) fn routes(reader: StatusReader) -> Router {
         .route("/live", get(live))
         .route("/ready", get(ready))
         .route("/regions/{id}", get(region))
+        .route("/log-lines", get(log_lines))
         .route("/log-level", put(set_log_level).get(log_level))
         .layer(DefaultBodyLimit::max(FILTER_BYTES_MAX))
         .with_state(reader)
@@ -66,6 +67,13 @@ async fn region(State(reader): State<StatusReader>, Path(id): Path<u64>) -> Answ
         },
         Ok(Err(stops)) => answer::unavailable(&stops.to_string()),
         Err(_) => answer::unavailable("the region's shard does not answer"),
+    }
+}
+
+async fn log_lines() -> Answer {
+    match ProcessLog::get() {
+        Some(log) => answer::text((log.recent_lines)()),
+        None => answer::not_found(),
     }
 }
 

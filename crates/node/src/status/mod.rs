@@ -2,10 +2,11 @@
 //!
 //! `reader` reads the state of all parts, `metrics` gathers their counters. `server` answers
 //! operators and tools by gRPC; `http` answers by plain HTTP, `prometheus` makes the text of a
-//! scrape, with the figures of `process_stats`, and `tikv_http` answers as TiKV's status server
-//! does. `page` is the status page for browsers, with its documents. `process_log` is the logger of
-//! the process. `health` samples connections and leaders each second, and `health_monitor` decides
-//! which trouble is logged. Nothing here changes the state of a store.
+//! scrape, with the figures of `process_stats`, `settings_http` has the settings, and `tikv_http`
+//! answers as TiKV's status server does. `page` is the status page for browsers, with its
+//! documents. `process_log` is the logger of the process. `health` samples connections and leaders
+//! each second, and `health_monitor` decides which trouble is logged. Nothing here changes the
+//! state of a store.
 
 pub(crate) mod health;
 mod health_monitor;
@@ -17,4 +18,5 @@ mod process_stats;
 mod prometheus;
 pub(crate) mod reader;
 pub(crate) mod server;
+pub(crate) mod settings_http;
 pub(crate) mod tikv_http;

@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 pub struct ProcessLog {
     /// Lines that it had to drop since the process began.
     pub lines_lost: fn() -> u64,
+    /// The last lines, of a bounded count of bytes, as they were written.
+    pub recent_lines: fn() -> String,
     /// Its filter, as `info` or `flotilla_node=debug,warn`.
     pub filter: fn() -> String,
     /// Sets its filter from now on.
