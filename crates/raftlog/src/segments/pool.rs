@@ -580,7 +580,7 @@ mod tests {
         while pool.trim_surplus().expect("trimmed") {
             pieces += 1;
         }
-        assert_eq!((recycled(), pieces), (spare, 4 * (10 - spare)));
+        assert_eq!((recycled(), pieces), (spare, 8 * (10 - spare)));
         recycle(10);
         assert!(pool.trim_surplus().expect("trimmed"));
         pool.close().expect("closed");

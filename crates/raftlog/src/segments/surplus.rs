@@ -10,12 +10,12 @@ use crate::segments::directory::LogDirectory;
 use flotilla_base::sync::Mutex;
 use std::io;
 
-/// The least bytes that are given back at once: some milliseconds of such a device.
-const PIECE_BYTES_MIN: u64 = 4 << 20;
+/// The least bytes that are given back at once: two milliseconds of such a device.
+const PIECE_BYTES_MIN: u64 = 2 << 20;
 
-/// A piece is one part in so many of all that is to be given back. So a log that frees much gives
-/// back much, and what waits is bounded by what is freed in the time of as many pieces.
-const PIECE_PARTS: u64 = 64;
+/// A piece is one part in so many of all that is to be given back, if that is more. So what waits
+/// is bounded by what is freed, and not written again, in the time of as many pieces.
+const PIECE_PARTS: u64 = 512;
 
 /// The file that is being shortened.
 #[derive(Debug, Default)]
