@@ -3,7 +3,7 @@
 mod input;
 mod key_target;
 mod keyspace;
-mod placement;
+pub(crate) mod placement;
 mod region;
 mod replicas;
 mod rows;
