@@ -11,7 +11,7 @@ use crate::debug_bundle::{self, DebugArgs};
 use crate::manual::{self, ManArgs};
 use crate::playground_command::{self, PlaygroundArgs};
 use crate::serve::{self, ServeArgs};
-use crate::{bench, cert, ctl, log_tool, page_tool};
+use crate::{backup, bench, cert, ctl, log_tool, page_tool};
 
 /// A multi-raft storage node that speaks TiKV's RawKV and PD protocols.
 #[derive(Debug, Parser)]
@@ -41,6 +41,16 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Collects evidence about a cluster
     Debug(DebugArgs),
+    /// Makes a backup of a running cluster: `flotilla backup --to DIR`; or looks at one
+    ///
+    /// Region by region, each as it is at one entry of its log; there is no moment that is common
+    /// to all. The same command goes on with a backup that was interrupted.
+    Backup(backup::BackupArgs),
+    /// Restores a backup into a cluster that was just bootstrapped, of any number of stores
+    ///
+    /// The same command goes on with a restore that was interrupted. Clients should not write
+    /// before it is done.
+    Restore(backup::RestoreArgs),
     /// Makes an authority and certificates for TLS
     Cert(cert::CertArgs),
     /// Looks at a log on disk, checks it, copies it, rescues it
@@ -64,6 +74,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Ctl(args) => ctl::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Debug(args) => debug_bundle::run(&args),
+        Command::Backup(args) => backup::run(&args),
+        Command::Restore(args) => backup::restore(&args),
         Command::Cert(args) => cert::run(&args),
         Command::Log(args) => log_tool::run(&args),
         Command::Pages(args) => page_tool::run(&args),

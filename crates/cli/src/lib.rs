@@ -4,6 +4,7 @@
 //! cluster in this process, [`serve::run`] is what a store's process does, and
 //! [`command_line::run`] what all others do.
 
+pub mod backup;
 pub mod bench;
 pub mod cert;
 pub mod command_line;

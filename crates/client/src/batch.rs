@@ -16,15 +16,27 @@ use crate::route_cache::CachedRoute;
 /// Keys in one request, however small they are.
 const KEYS_MAX: usize = 512;
 
+/// A pair, and the seconds after which it is gone; 0 for never.
+#[derive(Clone, Debug)]
+pub(crate) struct ExpiringPair {
+    pub(crate) pair: kvrpcpb::KvPair,
+    pub(crate) ttl_s: u64,
+}
+
 pub(crate) async fn put(
     router: &Arc<RequestRouter>,
     cf: String,
-    pairs: Vec<kvrpcpb::KvPair>,
+    pairs: Vec<ExpiringPair>,
 ) -> Result<(), Error> {
-    let make = move |pairs: &[kvrpcpb::KvPair]| kvrpcpb::RawBatchPutRequest {
-        pairs: pairs.to_vec(),
-        cf: cf.clone(),
-        ..Default::default()
+    let make = move |pairs: &[ExpiringPair]| {
+        let expires = pairs.iter().any(|pair| pair.ttl_s > 0);
+        kvrpcpb::RawBatchPutRequest {
+            pairs: pairs.iter().map(|pair| pair.pair.clone()).collect(),
+            // None at all means the same, also to stores that keep no times to live.
+            ttls: pairs.iter().filter(|_| expires).map(|pair| pair.ttl_s).collect(),
+            cf: cf.clone(),
+            ..Default::default()
+        }
     };
     send(router, pairs, make, |_| ()).await
 }
@@ -77,13 +89,13 @@ impl KeyedItem for Bytes {
     }
 }
 
-impl KeyedItem for kvrpcpb::KvPair {
+impl KeyedItem for ExpiringPair {
     fn key(&self) -> &Bytes {
-        &self.key
+        &self.pair.key
     }
 
     fn bytes(&self) -> usize {
-        self.key.len() + self.value.len()
+        self.pair.key.len() + self.pair.value.len()
     }
 }
 

@@ -1,12 +1,13 @@
 //! The client: the public API.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use flotilla_kv::ColumnFamily;
 use flotilla_proto::{kvrpcpb, metapb};
 
-use crate::batch;
+use crate::batch::{self, ExpiringPair};
 use crate::config::Config;
 use crate::error::Error;
 use crate::request_router::RequestRouter;
@@ -216,9 +217,24 @@ impl Client {
     ///
     /// After an error some pairs may have been written.
     pub async fn batch_put(&self, pairs: impl IntoIterator<Item = Pair>) -> Result<(), Error> {
-        let pairs = latest(pairs).into_iter();
-        let pairs = pairs.map(|(key, value)| kvrpcpb::KvPair { key, value }).collect();
-        batch::put(&self.router, self.family.request_name(), pairs).await
+        self.batch_put_with_ttl(pairs.into_iter().map(|pair| (pair, 0))).await
+    }
+
+    /// As [`batch_put`](Client::batch_put); each pair is gone after its seconds, 0 for never.
+    ///
+    /// # Errors
+    ///
+    /// As [`batch_put`](Client::batch_put); [`Error::Rejected`] by stores that keep no times to
+    /// live.
+    pub async fn batch_put_with_ttl(
+        &self,
+        pairs: impl IntoIterator<Item = (Pair, u64)>,
+    ) -> Result<(), Error> {
+        let pairs = latest(pairs).into_iter().map(|(key, (value, ttl_s))| {
+            let pair = kvrpcpb::KvPair { key, value };
+            ExpiringPair { pair, ttl_s }
+        });
+        batch::put(&self.router, self.family.request_name(), pairs.collect()).await
     }
 
     /// The values of the keys, in their order; `None` where there is none.
@@ -377,6 +393,6 @@ const SPLIT_KEYS_MAX: usize = 128;
 
 /// One pair for each key. Requests of a batch travel side by side, so an earlier pair could
 /// otherwise arrive after a later one.
-fn latest(pairs: impl IntoIterator<Item = Pair>) -> std::collections::BTreeMap<Bytes, Bytes> {
-    pairs.into_iter().collect()
+fn latest(pairs: impl IntoIterator<Item = (Pair, u64)>) -> BTreeMap<Bytes, (Bytes, u64)> {
+    pairs.into_iter().map(|((key, value), ttl_s)| (key, (value, ttl_s))).collect()
 }

@@ -47,7 +47,7 @@ pub use client::{CasOutcome, Client, LocatedRegion, Pair, RemainingTtl};
 pub use config::{Config, Transport};
 pub use error::Error;
 pub use flotilla_kv::ColumnFamily;
-pub use operator::StoreOperator;
+pub use operator::{RegionPartStream, StoreOperator};
 pub use request_api::RequestApi;
 pub use scan::Scan;
 pub use status::Observer;

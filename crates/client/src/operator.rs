@@ -6,14 +6,15 @@ use flotilla_proto::keyspacepb::keyspace_client::KeyspaceClient;
 use flotilla_proto::keyspacepb::{GetAllKeyspacesRequest, KeyspaceMeta};
 use flotilla_proto::peers::operator_client::OperatorClient;
 use flotilla_proto::peers::{
-    ChangeReplicasRequest, ChangeReplicasResponse, ChangeStoreRequest, ChangeStoreResponse,
-    CreateKeyspaceRequest, CreateKeyspaceResponse, RepairStatusRequest, RepairStatusResponse,
-    SetRepairRequest, SetRepairResponse, TransferLeaderRequest, TransferLeaderResponse,
-    VerifyRegionRequest, VerifyRegionResponse,
+    BackupRegionRequest, BackupRegionResponse, ChangeReplicasRequest, ChangeReplicasResponse,
+    ChangeStoreRequest, ChangeStoreResponse, CreateKeyspaceRequest, CreateKeyspaceResponse,
+    PlacementStateRequest, PlacementStateResponse, RepairStatusRequest, RepairStatusResponse,
+    RestoreStepRequest, RestoreStepResponse, SetRepairRequest, SetRepairResponse,
+    TransferLeaderRequest, TransferLeaderResponse, VerifyRegionRequest, VerifyRegionResponse,
 };
 use tokio::time::timeout;
 use tonic::transport::Channel;
-use tonic::{Code, Response, Status};
+use tonic::{Code, Response, Status, Streaming};
 
 use crate::config::Config;
 use crate::dial;
@@ -39,7 +40,9 @@ impl StoreOperator {
         let channel = dial::channel(address, config)?;
         let (address, time_limit) = (address.to_owned(), config.deadline);
         let keyspaces = KeyspaceClient::new(channel.clone());
-        Ok(StoreOperator { address, client: OperatorClient::new(channel), keyspaces, time_limit })
+        let client = OperatorClient::new(channel);
+        let client = client.max_decoding_message_size(config.message_bytes_max);
+        Ok(StoreOperator { address, client, keyspaces, time_limit })
     }
 
     /// Has another replica lead a region that this store leads: the one on store `to`, or the one
@@ -146,12 +149,53 @@ impl StoreOperator {
         Ok(self.answer(client.get_all_keyspaces(request)).await?.keyspaces)
     }
 
+    /// All that placement has handed out, if this store leads placement.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`StoreOperator::transfer_leader`].
+    pub async fn placement_state(&self) -> Result<PlacementStateResponse, Error> {
+        let mut client = self.client.clone();
+        self.answer(client.placement_state(PlacementStateRequest {})).await
+    }
+
+    /// Carries out a step of a restore, if this store leads placement.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`StoreOperator::transfer_leader`].
+    pub async fn restore_step(
+        &self,
+        request: RestoreStepRequest,
+    ) -> Result<RestoreStepResponse, Error> {
+        let mut client = self.client.clone();
+        self.answer(client.restore_step(request)).await
+    }
+
+    /// Begins to read a region that this store leads.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`StoreOperator::transfer_leader`].
+    pub async fn backup_region(
+        &self,
+        request: BackupRegionRequest,
+    ) -> Result<RegionPartStream, Error> {
+        let mut client = self.client.clone();
+        let parts = self.answer(client.backup_region(request)).await?;
+        Ok(RegionPartStream { operator: self.clone(), parts })
+    }
+
     async fn answer<T>(
         &self,
         asked: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, Error> {
+        self.in_time(async { asked.await.map(Response::into_inner) }).await
+    }
+
+    async fn in_time<T>(&self, asked: impl Future<Output = Result<T, Status>>) -> Result<T, Error> {
         let reason = match timeout(self.time_limit, asked).await {
-            Ok(Ok(response)) => return Ok(response.into_inner()),
+            Ok(Ok(response)) => return Ok(response),
             Ok(Err(status)) if status.code() == Code::Unimplemented => {
                 return Err(Error::Unimplemented { endpoint: self.address.clone() });
             }
@@ -167,5 +211,24 @@ impl StoreOperator {
             Err(_) => "no answer in time".to_owned(),
         };
         Err(Error::Unreachable { endpoints: self.address.clone(), reason })
+    }
+}
+
+/// The answer to [`StoreOperator::backup_region`], part by part. Dropping it ends the reading.
+#[derive(Debug)]
+pub struct RegionPartStream {
+    operator: StoreOperator,
+    parts: Streaming<BackupRegionResponse>,
+}
+
+impl RegionPartStream {
+    /// The next part; `None` behind the last. Waits for as long as a request may take: a store that
+    /// is alive sends one each few seconds.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`StoreOperator::transfer_leader`]. The answer is over then.
+    pub async fn next(&mut self) -> Result<Option<BackupRegionResponse>, Error> {
+        self.operator.in_time(self.parts.message()).await
     }
 }

@@ -22,6 +22,7 @@ use crate::online_settings::OnlineSettings;
 use crate::pd::PlacementDriver;
 use crate::service::operator::OperatorServer;
 use crate::service::rawkv::RawKv;
+use crate::service::region_backup::RegionBackups;
 use crate::status::health::HealthWatch;
 use crate::status::http as status_http;
 use crate::status::metrics::NodeStatsReader;
@@ -89,6 +90,8 @@ pub(crate) fn services(
         membership: membership.clone(),
         repair: placement.repair_requests(),
         keyspaces: placement.keyspace_requests(),
+        backups: placement.backup_requests(),
+        region_backups: RegionBackups::new(router.clone()),
     };
     let routes = GrpcRoutes::new(raw_kv.into_server())
         .add_service(WordedRefusals(TimedCalls(placement.pd_server())))

@@ -46,6 +46,16 @@ impl IdAllocator {
         Some(first..self.free.start)
     }
 
+    /// Hands out no id below `floor` from now on: those were given by a cluster whose backup is
+    /// restored. Ids that are leased already are lost.
+    pub fn raise_floor(&mut self, floor: u64) {
+        if self.watermark.end() < floor {
+            self.watermark.raise_floor(floor);
+            self.free = 0..0;
+        }
+        self.free.start = self.free.start.max(floor).min(self.free.end);
+    }
+
     /// The row to write now, if too few ids are left.
     pub fn wants(&mut self) -> Option<RowSwap> {
         let left_count = self.free.end - self.free.start;
@@ -104,6 +114,26 @@ mod tests {
         assert_eq!(decode(IDS_KEY, &swap.value), Ok(FLOOR + 7 + 3 * BLOCK_COUNT));
         ids.complete(SwapResult::Done).unwrap();
         assert_eq!(ids.take(3 * BLOCK_COUNT), Some(FLOOR + 7..FLOOR + 7 + 3 * BLOCK_COUNT));
+    }
+
+    #[test]
+    fn nothing_below_a_raised_floor_is_handed_out() {
+        let mut ids = IdAllocator::recover(None).unwrap();
+        ids.wants().unwrap();
+        ids.complete(SwapResult::Done).unwrap();
+        assert_eq!(ids.take(1), Some(FLOOR..FLOOR + 1));
+        let floor = FLOOR + 5 * BLOCK_COUNT;
+        ids.raise_floor(floor);
+        assert_eq!(ids.take(1), None);
+        let swap = ids.wants().unwrap();
+        assert_eq!(decode(IDS_KEY, &swap.value), Ok(floor + BLOCK_COUNT));
+        ids.complete(SwapResult::Done).unwrap();
+        assert_eq!(ids.take(1), Some(floor..floor + 1));
+        // A second time, as a restore that goes on asks for it.
+        ids.raise_floor(floor);
+        assert_eq!(ids.take(1), Some(floor + 1..floor + 2));
+        ids.raise_floor(floor + 100);
+        assert_eq!(ids.take(1), Some(floor + 100..floor + 101));
     }
 
     /// Several leaders at once, late writes, lost answers: an id is given out once.

@@ -56,6 +56,9 @@ pub enum KeyspaceRefusal {
     /// There is one of this name.
     #[error("keyspace already exists")]
     Exists,
+    /// Those of a backup do not go with those that are there.
+    #[error("the cluster has other keyspaces than the backup")]
+    Others,
     /// There are as many as there may be.
     #[error(
         "there are {KEYSPACES_MAX} keyspaces besides {DEFAULT_KEYSPACE}, and no more can be made"
@@ -132,6 +135,29 @@ impl Keyspaces {
         put(&mut value, &made);
         Ok((RowSwap { key: KEYSPACES_KEY, expected: self.row.clone(), value }, made))
     }
+
+    /// The write that makes the keyspaces of a backup, with their ids; `None` if they are there.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyspaceRefusal::Others`] if there are others, or theirs are none that a cluster can have.
+    pub fn restore(&self, made: &[Keyspace]) -> Result<Option<RowSwap>, KeyspaceRefusal> {
+        if self.all[1..] == *made {
+            return Ok(None);
+        }
+        let is_short = |keyspace: &Keyspace| keyspace.name.len() <= NAME_BYTES_MAX;
+        if self.all.len() > 1 || !made.iter().all(is_short) {
+            return Err(KeyspaceRefusal::Others);
+        }
+        let mut value = vec![VERSION];
+        made.iter().for_each(|keyspace| put(&mut value, keyspace));
+        match Self::recover(Some(&value)) {
+            Ok(read) if read.all[1..] == *made => {
+                Ok(Some(RowSwap { key: KEYSPACES_KEY, expected: self.row.clone(), value }))
+            }
+            _ => Err(KeyspaceRefusal::Others),
+        }
+    }
 }
 
 fn put(row: &mut Vec<u8>, keyspace: &Keyspace) {
@@ -189,6 +215,23 @@ mod tests {
         assert!(refused(&"x".repeat(9_999)).to_string().len() < 250);
         assert_eq!(refused("DEFAULT"), KeyspaceRefusal::Protected("DEFAULT".to_owned()));
         assert_eq!(create(&mut None, &"x".repeat(20)), Ok(1));
+    }
+
+    #[test]
+    fn the_keyspaces_of_a_backup_come_with_their_ids_into_a_cluster_without_others() {
+        let made = |id: u32, name: &str| Keyspace { id, name: name.to_owned(), created_s: 7 };
+        let backup = [made(1, "one"), made(2, "two")];
+        let none = Keyspaces::recover(None).unwrap();
+        assert_eq!(none.restore(&[]), Ok(None));
+        let swap = none.restore(&backup).unwrap().unwrap();
+        assert_eq!((swap.key, &swap.expected), (KEYSPACES_KEY, &None));
+        let restored = Keyspaces::recover(Some(&swap.value)).unwrap();
+        assert_eq!(restored.all()[1..], backup);
+        assert_eq!(restored.restore(&backup), Ok(None), "again");
+        assert_eq!(restored.restore(&backup[..1]), Err(KeyspaceRefusal::Others));
+        for wrong in [vec![made(2, "two")], vec![made(1, &"x".repeat(300))]] {
+            assert_eq!(none.restore(&wrong), Err(KeyspaceRefusal::Others));
+        }
     }
 
     #[test]

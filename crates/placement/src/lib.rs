@@ -29,6 +29,7 @@ mod led_regions;
 mod loss_check;
 mod repairer;
 mod replica_plan;
+mod restore_mark;
 mod route_table;
 pub mod rows;
 mod term_follower;
@@ -53,6 +54,7 @@ pub use repairer::{
     StepAnswer,
 };
 pub use replica_plan::{MembershipStep, NEW_REPLICAS_MAX, PlanObstacle, PlannedStep, ReplicaPlan};
+pub use restore_mark::{RestoreMark, RestoreRefusal};
 pub use route_table::{RegionInfo, ReplicaInfo, ReplicaRole};
 pub use rows::{RowError, RowSwap, SwapResult};
 pub use term_follower::{TERM_RETRY_MS, TermFollower, TermStep};

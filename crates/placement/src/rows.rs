@@ -23,6 +23,8 @@ pub const SETTINGS_KEY: &[u8] = b"placement/settings";
 /// The row that holds the keyspaces that were made, as [`crate::Keyspaces`] has it.
 pub const KEYSPACES_KEY: &[u8] = b"placement/keyspaces";
 
+/// The row of the restore of a backup, as [`crate::RestoreMark`] has it.
+pub const RESTORE_KEY: &[u8] = b"placement/restore";
 /// The row that holds what operators have said of repair: a number, as those above. Its lowest byte
 /// is 1 while repair is paused; the bits above it are the number of replicas, 0 if it was never
 /// set.

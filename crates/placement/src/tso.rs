@@ -96,6 +96,15 @@ impl Tso {
         Ok(taken)
     }
 
+    /// Hands out no timestamp below `floor_ms` from now on: those were given by a cluster whose
+    /// backup is restored. The window has to be written anew.
+    pub fn raise_floor(&mut self, floor_ms: u64) {
+        if self.physical_ms < floor_ms {
+            self.watermark.raise_floor(floor_ms);
+            self.window_end_ms = 0;
+        }
+    }
+
     /// The row to write now, if the window is about to run out.
     pub fn wants(&mut self, now_ms: u64) -> Option<RowSwap> {
         let from_ms = now_ms.max(self.physical_ms);

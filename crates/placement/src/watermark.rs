@@ -39,6 +39,12 @@ impl HighWatermark {
         self.seen.map_or(self.floor, |seen| seen.max(self.floor))
     }
 
+    /// Gives out no number below `floor` from now on. Other leaders know of that once a raise has
+    /// succeeded.
+    pub fn raise_floor(&mut self, floor: u64) {
+        self.floor = self.floor.max(floor);
+    }
+
     /// Whether a raise is under way.
     #[must_use]
     pub fn is_raising(&self) -> bool {
@@ -70,9 +76,10 @@ impl HighWatermark {
         match result {
             SwapResult::Done => {
                 let from = self.end();
-                assert!(to > from, "mark went back from {from} to {to}");
+                assert!(Some(to) > self.seen, "mark went back from {:?} to {to}", self.seen);
                 self.seen = Some(to);
-                Ok(Some(from..to))
+                // None, if the floor was raised over the whole range meanwhile.
+                Ok((to > from).then_some(from..to))
             }
             SwapResult::Refused { current } => {
                 let now = current.map(|row| rows::decode(self.key, &row)).transpose()?;
@@ -119,6 +126,20 @@ mod tests {
         assert_eq!(watermark.complete(SwapResult::Refused { current }), Ok(None));
         assert_eq!(watermark.raise(15).unwrap().expected, Some(rows::encode(10)));
         assert_eq!(watermark.complete(SwapResult::Done), Ok(Some(10..15)));
+    }
+
+    #[test]
+    fn nothing_below_a_raised_floor_is_given() {
+        let mut watermark = HighWatermark::recover(KEY, Some(&rows::encode(5)), 0).unwrap();
+        watermark.raise(10).unwrap();
+        watermark.raise_floor(100);
+        assert_eq!(watermark.complete(SwapResult::Done), Ok(None), "it lies below");
+        let swap = watermark.raise(110).unwrap();
+        assert_eq!((swap.expected, swap.value), (Some(rows::encode(10)), rows::encode(110)));
+        watermark.raise_floor(105);
+        assert_eq!(watermark.complete(SwapResult::Done), Ok(Some(105..110)));
+        watermark.raise_floor(7);
+        assert_eq!(watermark.end(), 110, "a floor never falls");
     }
 
     #[test]

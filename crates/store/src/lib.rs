@@ -77,7 +77,9 @@ pub use flotilla_raftlog::{
 pub use maintenance::StoreMaintenance;
 pub use read_time::WATERMARK_AHEAD_MS;
 pub use recovery::RecoveredReplicas;
-pub use snapshot::{Installed, SnapshotChunk, SnapshotEnd, SnapshotReader, StageError, StageOffer};
+pub use snapshot::{
+    Installed, SnapshotChunk, SnapshotEnd, SnapshotReader, SnapshotRow, StageError, StageOffer,
+};
 pub use snapshot_read::{RegionSnapshot, ScanRequest, ScanResult, StoreSnapshot};
 pub use space_view::{LogSegments, SegmentHolder, TreeSize};
 pub use stats::Stats;

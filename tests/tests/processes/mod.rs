@@ -93,6 +93,18 @@ pub(crate) async fn flotilla(args: Vec<String>) -> Answer {
     tokio::task::spawn_blocking(run).await.unwrap()
 }
 
+/// Begins `flotilla` with these arguments, in a process of its own whose words are lost.
+pub(crate) fn begin_flotilla(args: &[String]) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "processes::runs_the_command_line_if_told_to", "--nocapture"])
+        .env(ARGUMENTS, args.join("\n"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
 /// Runs `flotilla ctl` with arguments, none of which has a space, on the cluster of `endpoints`.
 pub(crate) async fn ctl(endpoints: &[String], args: &str) -> Answer {
     let mut all = vec!["flotilla".to_owned(), "ctl".to_owned()];

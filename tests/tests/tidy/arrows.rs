@@ -20,6 +20,7 @@ const TABLE: &[Allowed] = &[
     Allowed { name: "pagestore", ours: &["base", "vfs"], rim: false },
     Allowed { name: "region", ours: &["base"], rim: false },
     Allowed { name: "kv", ours: &["base"], rim: false },
+    Allowed { name: "backup", ours: &["base", "kv"], rim: false },
     Allowed { name: "identity", ours: &["base", "region"], rim: false },
     Allowed { name: "placement", ours: &["base"], rim: false },
     Allowed { name: "dispatch", ours: &["kv", "region"], rim: false },
@@ -39,6 +40,7 @@ const TABLE: &[Allowed] = &[
     Allowed {
         name: "node",
         ours: &[
+            "backup",
             "base",
             "vfs",
             "raftlog",
@@ -57,6 +59,7 @@ const TABLE: &[Allowed] = &[
     Allowed {
         name: "cli",
         ours: &[
+            "backup",
             "base",
             "vfs",
             "raftlog",

@@ -4,7 +4,7 @@ mod evidence;
 mod input;
 mod key_target;
 mod keyspace;
-mod placement;
+pub(crate) mod placement;
 mod region;
 mod replicas;
 mod rows;

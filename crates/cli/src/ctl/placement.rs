@@ -15,20 +15,20 @@ pub(super) const LOOK: Duration = Duration::from_millis(200);
 const ELECTION: Duration = Duration::from_secs(3);
 
 /// An answer, and the store that gave it, for messages.
-pub(super) struct Answered<T> {
-    pub(super) answer: T,
+pub(crate) struct Answered<T> {
+    pub(crate) answer: T,
     pub(super) store: String,
 }
 
 impl<T> Answered<T> {
     /// The error of a refusal in this answer.
-    pub(super) fn refused(&self, refusal: &str) -> Error {
+    pub(crate) fn refused(&self, refusal: &str) -> Error {
         Error::Refused(format!("{}: {refusal}", self.store))
     }
 }
 
 /// The answer of the store that leads placement. `request` gives none at all others.
-pub(super) async fn ask<T>(
+pub(crate) async fn ask<T>(
     target: &ClusterTarget,
     stores: &[KnownStore],
     until: Instant,

@@ -341,6 +341,20 @@ impl PdLeader {
         Ok(taken)
     }
 
+    /// Hands out neither ids nor timestamps below these from now on, and makes that durable.
+    pub(super) async fn raise_floors(
+        self: &Arc<Self>,
+        ids_end: u64,
+        tso_end_ms: u64,
+    ) -> Result<(), Status> {
+        self.ids.lock().raise_floor(ids_end);
+        self.tso.lock().raise_floor(tso_end_ms);
+        // Both are there once their rows have the floors, for this leader and for those after it.
+        self.ids(1).await?;
+        self.timestamp(1).await?;
+        Ok(())
+    }
+
     /// Confirms by a linearizable read that no other store led when something was taken before this
     /// call: only then it may be handed out.
     pub(super) async fn confirm(&self) -> Result<(), Status> {

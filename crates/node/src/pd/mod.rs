@@ -10,10 +10,11 @@
 //! and then, `step_runner` carries out its steps where regions are led, and `repair_requests`
 //! answers operators. `registration` changes the `registry_row`, and takes stores that join;
 //! `store_changes` drains stores and lets them leave. `keyspaces` serves the keyspaces of API
-//! V2, `stubs` are small services that clients expect of a PD. `http` is the part of PD's HTTP API
+//! V2, `backups` is placement's share of backups, `stubs` are small services that clients expect of a PD. `http` is the part of PD's HTTP API
 //! that is read, and `cluster_regions` are the regions for the status page. `context` is their
 //! shared state, `placement_driver` puts them together.
 
+mod backups;
 mod cluster_regions;
 mod context;
 mod convert;
@@ -41,6 +42,7 @@ mod step_runner;
 mod store_changes;
 mod stubs;
 
+pub(crate) use backups::BackupRequests;
 pub(crate) use cluster_regions::{ClusterRegions, NoSuchRegion, RegionPage, RegionView};
 pub use context::PdConfig;
 pub(crate) use keyspaces::KeyspaceRequests;

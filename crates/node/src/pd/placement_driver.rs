@@ -8,6 +8,7 @@ use flotilla_proto::peers::placement_server::{self, PlacementServer};
 use tokio::task::JoinSet;
 use tonic::codec::CompressionEncoding;
 
+use super::backups::BackupRequests;
 use super::cluster_regions::ClusterRegions;
 use super::context::{PdConfig, PdContext};
 use super::heartbeat_receiver::HeartbeatReceiver;
@@ -76,6 +77,11 @@ impl PlacementDriver {
     /// Keyspaces, for operators.
     pub(crate) fn keyspace_requests(&self) -> KeyspaceRequests {
         KeyspaceRequests(self.context.clone())
+    }
+
+    /// Backups and restores, for operators.
+    pub(crate) fn backup_requests(&self) -> BackupRequests {
+        BackupRequests(self.context.clone())
     }
 
     /// The service that takes heartbeats.

@@ -5,18 +5,20 @@ use std::time::Duration;
 use flotilla_proto::metapb;
 use flotilla_proto::peers::operator_server::Operator;
 use flotilla_proto::peers::{
-    ChangeReplicasRequest, ChangeReplicasResponse, ChangeStoreRequest, ChangeStoreResponse,
-    CreateKeyspaceRequest, CreateKeyspaceResponse, RepairStatusRequest, RepairStatusResponse,
-    SetRepairRequest, SetRepairResponse, TransferLeaderRequest, TransferLeaderResponse,
-    VerifyRegionRequest, VerifyRegionResponse,
+    BackupRegionRequest, ChangeReplicasRequest, ChangeReplicasResponse, ChangeStoreRequest,
+    ChangeStoreResponse, CreateKeyspaceRequest, CreateKeyspaceResponse, PlacementStateRequest,
+    PlacementStateResponse, RepairStatusRequest, RepairStatusResponse, RestoreStepRequest,
+    RestoreStepResponse, SetRepairRequest, SetRepairResponse, TransferLeaderRequest,
+    TransferLeaderResponse, VerifyRegionRequest, VerifyRegionResponse,
 };
 use flotilla_region::{Index, Peer, RegionId, Reject, StoreId, TransferError};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
+use super::region_backup::{BackupStream, RegionBackups};
 use crate::driver::router::{RequestError, Router};
 use crate::membership::Membership;
-use crate::pd::{KeyspaceRequests, RepairRequests};
+use crate::pd::{BackupRequests, KeyspaceRequests, RepairRequests};
 use crate::verdict_proto::verdict_to_wire;
 
 /// How long an answer waits for a verdict: less than any caller does.
@@ -28,6 +30,8 @@ pub(crate) struct OperatorServer {
     pub(crate) membership: Membership,
     pub(crate) repair: RepairRequests,
     pub(crate) keyspaces: KeyspaceRequests,
+    pub(crate) backups: BackupRequests,
+    pub(crate) region_backups: RegionBackups,
 }
 
 #[tonic::async_trait]
@@ -110,6 +114,29 @@ impl Operator for OperatorServer {
         request: Request<CreateKeyspaceRequest>,
     ) -> Result<Response<CreateKeyspaceResponse>, Status> {
         Ok(Response::new(self.keyspaces.create(request.into_inner()).await))
+    }
+
+    type BackupRegionStream = BackupStream;
+
+    async fn backup_region(
+        &self,
+        request: Request<BackupRegionRequest>,
+    ) -> Result<Response<BackupStream>, Status> {
+        Ok(Response::new(self.region_backups.open(request.into_inner()).await?))
+    }
+
+    async fn placement_state(
+        &self,
+        _: Request<PlacementStateRequest>,
+    ) -> Result<Response<PlacementStateResponse>, Status> {
+        Ok(Response::new(self.backups.state().await))
+    }
+
+    async fn restore_step(
+        &self,
+        request: Request<RestoreStepRequest>,
+    ) -> Result<Response<RestoreStepResponse>, Status> {
+        Ok(Response::new(self.backups.restore(request.into_inner()).await))
     }
 }
 

@@ -146,3 +146,25 @@ impl World {
         SwapResult::Done
     }
 }
+
+#[test]
+fn nothing_below_a_raised_floor_is_handed_out() {
+    for is_raising in [false, true] {
+        let mut tso = ready(50);
+        tso.take(50, 1).unwrap();
+        // A window that is being written may lie below the floor.
+        let under_way = is_raising.then(|| tso.wants(50 + WINDOW_MS).unwrap());
+        tso.raise_floor(1_000_000);
+        if under_way.is_some() {
+            tso.complete(SwapResult::Done).unwrap();
+        }
+        assert_eq!(tso.take(60, 1), Err(TsoError::NotYet));
+        let swap = tso.wants(60).unwrap();
+        assert_eq!(swap.value, encode(1_000_000 + WINDOW_MS));
+        tso.complete(SwapResult::Done).unwrap();
+        let taken = tso.take(60, 1).unwrap();
+        assert_eq!(taken, Timestamp { physical_ms: 1_000_000, logical: 1 });
+        tso.raise_floor(1_000_000);
+        assert_eq!(tso.take(60, 1).unwrap().logical, 2, "again");
+    }
+}

@@ -14,6 +14,7 @@ use flotilla_kv::ColumnFamily;
 use flotilla_pagestore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 use super::error::StageError;
+use crate::schema::DataRow;
 
 /// The first byte of a chunk and of an end.
 const FORMAT: u8 = 1;
@@ -32,6 +33,37 @@ pub struct SnapshotChunk {
     pub number: u64,
     /// Its bytes, with a checksum of their own.
     pub bytes: Bytes,
+}
+
+/// A row of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotRow<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// The time at which it expires, in milliseconds since 1970; 0 for never.
+    pub expires_ms: u64,
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+impl SnapshotChunk {
+    /// Calls `each` with every row, in the order of their keys, and returns their column family.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are damaged.
+    pub fn for_each_row(
+        &self,
+        mut each: impl FnMut(SnapshotRow<'_>),
+    ) -> Result<ColumnFamily, StageError> {
+        let received = ReceivedChunk::check(self.bytes.clone(), self.number)?;
+        received.for_each(|key, row| {
+            let DataRow { expires_ms, value } = DataRow::decode(row)?;
+            each(SnapshotRow { key, expires_ms, value });
+            Ok(())
+        })?;
+        Ok(received.family)
+    }
 }
 
 /// A chunk that is being filled.
@@ -152,6 +184,24 @@ mod tests {
         assert_eq!((count.unwrap(), rows), (1, vec![(b"k".to_vec(), b"\0v".to_vec())]));
         let wrong = ReceivedChunk::check(chunk.bytes, 299).unwrap_err();
         assert!(matches!(wrong, StageError::ChunkOrder { expected: 299, found: 300 }));
+    }
+
+    #[test]
+    fn the_rows_of_a_chunk_have_their_times() {
+        let mut builder = ChunkBuilder::new(3, ColumnFamily::Lock, 10);
+        builder.push(b"a", b"\0v");
+        builder.push(b"b", &[1, 2, 1, 0, 0, 0, 0, 0, 0, b'w']);
+        let mut rows = vec![];
+        let chunk = builder.finish();
+        let family = chunk.for_each_row(|row| {
+            rows.push((row.key.to_vec(), row.expires_ms, row.value.to_vec()));
+        });
+        assert_eq!(family.unwrap(), ColumnFamily::Lock);
+        assert_eq!(rows, [(b"a".into(), 0, b"v".into()), (b"b".into(), 258, b"w".into())]);
+        let mut builder = ChunkBuilder::new(0, ColumnFamily::Default, 10);
+        builder.push(b"a", &[9]);
+        let refused = builder.finish().for_each_row(|_| ()).unwrap_err();
+        assert!(matches!(refused, StageError::MalformedRow(_)), "{refused}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod install;
 mod reader;
 mod stages;
 
-pub use chunk::SnapshotChunk;
+pub use chunk::{SnapshotChunk, SnapshotRow};
 pub use end::SnapshotEnd;
 pub use error::StageError;
 pub use install::Installed;
