@@ -81,6 +81,7 @@ pub(crate) fn open_directory(
     let mut store = config.storage.store();
     store.size_check_bytes = config.split.size_check_bytes();
     store.pages.scrub_interval = config.scrub.pages_interval();
+    store.log_scrub_interval = config.scrub.log_interval();
     StoreDirectory::open(disk, &config.data_dir, store, seed)
         .map_err(|source| store_error(resolved, source))
 }

@@ -318,6 +318,8 @@ pub struct LogCoverage {
     pub segments_purged: u64,
     /// Bytes moved to the end of a log so that a segment could go.
     pub moved_bytes: u64,
+    /// Entries read again by the scrub, in bytes.
+    pub scrubbed_bytes: u64,
     /// Times that entries were read from disk for a follower.
     pub fetches: u64,
     /// Of these, answered that it cannot be done now.
@@ -416,6 +418,7 @@ impl AddAssign for Coverage {
         self.log.compactions += more.log.compactions;
         self.log.segments_purged += more.log.segments_purged;
         self.log.moved_bytes += more.log.moved_bytes;
+        self.log.scrubbed_bytes += more.log.scrubbed_bytes;
         self.pages.moved_bytes += more.pages.moved_bytes;
         self.pages.trimmed_bytes += more.pages.trimmed_bytes;
         self.pages.punched_bytes += more.pages.punched_bytes;

@@ -18,7 +18,9 @@ use flotilla_store::{
     ReadError, Store, StoreMaintenance,
 };
 
-use crate::coverage::{ComparisonCoverage, Coverage, DriverCoverage, PagesCoverage, SpillCoverage};
+use crate::coverage::{
+    ComparisonCoverage, Coverage, DriverCoverage, LogCoverage, PagesCoverage, SpillCoverage,
+};
 use crate::event_queue::SimTime;
 use crate::expiry;
 use crate::request::{ClientReply, ClientRequest, RequestBody};
@@ -195,6 +197,10 @@ impl Executor {
                     ended: stats.pages.spill.ended_snapshots,
                     ..self.coverage.pages.spills
                 },
+            },
+            log: LogCoverage {
+                scrubbed_bytes: stats.log_scrubbed_bytes,
+                ..self.coverage.log
             },
             driver: DriverCoverage {
                 comparisons: ComparisonCoverage {

@@ -209,6 +209,7 @@ fn store_config(swarm: &Swarm, rng: &mut Rng) -> flotilla_store::Config {
                 choose(&mut log_rng, &[0, 8 << 10, 1 << 20]) as u64,
                 [0.0, 0.25][log_rng.usize(..2)],
             ),
+        log_scrub_interval: Some(SCRUB_INTERVAL),
         ..defaults
     };
     if swarm.keeps_end {

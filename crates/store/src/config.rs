@@ -15,6 +15,9 @@ pub struct Config {
     /// Bytes of log batches from which on a checkpoint is wanted. Default 256 MiB. A restart reads
     /// about as many bytes, and the log keeps them.
     pub checkpoint_log_bytes: u64,
+    /// The time in which all entries of the log are read again, a piece at a time, while the store
+    /// is idle. None: they are not. Default seven days.
+    pub log_scrub_interval: Option<Duration>,
     /// Bytes that are put into a region before its size is looked at again. Default 16 MiB.
     pub size_check_bytes: u64,
 }
@@ -28,6 +31,7 @@ impl Default for Config {
                 .checkpoint_interval(Some(Duration::from_secs(2)))
                 .defragment(16 << 20, 0.5),
             checkpoint_log_bytes: 256 << 20,
+            log_scrub_interval: Some(Duration::from_secs(7 * 24 * 60 * 60)),
             size_check_bytes: 16 << 20,
         }
     }

@@ -39,6 +39,7 @@ mod expired;
 mod inconsistent_regions;
 mod log_purge;
 mod log_reader;
+mod log_scrub;
 mod maintenance;
 mod range_map;
 mod read_time;

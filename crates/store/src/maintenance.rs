@@ -53,9 +53,6 @@ impl MaintenanceCounters {
         now: Duration,
         action: MaintenanceAction,
     ) -> Result<StoreMaintenance, Error> {
-        if let MaintenanceAction::Rest { until } = action {
-            return Ok(StoreMaintenance::Rest { until });
-        }
         let is_reclaim = matches!(action, MaintenanceAction::Reclaim { .. });
         match pages.run_maintenance(now, action) {
             Ok(MaintenanceOutcome::TrimmedOrPunched) => return Ok(StoreMaintenance::SpaceReturned),

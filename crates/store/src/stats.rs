@@ -38,6 +38,8 @@ flotilla_base::metrics! { "store",
         pub inconsistent_regions: u64 => Gauge(None),
         /// Bytes of rows that were read for comparisons.
         pub digested_bytes: u64 => Counter(Bytes),
+        /// Bytes of log entries that were read again to find damage.
+        pub log_scrubbed_bytes: u64 => Counter(Bytes),
         /// Reads of log entries that the disk refused or that found damage.
         pub log_reads_failed: u64 => Counter(None),
     }

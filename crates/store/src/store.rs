@@ -25,6 +25,7 @@ use crate::directory::StoreDirectory;
 use crate::end::{self, Ended};
 use crate::error::{Error, ReadError, read_failed};
 use crate::inconsistent_regions::InconsistentRegions;
+use crate::log_scrub::LogScrub;
 use crate::maintenance::{MaintenanceCounters, StoreMaintenance};
 use crate::range_map::{self, RangeMap};
 use crate::recovery::{RecoveredReplicas, Recovery};
@@ -55,6 +56,7 @@ pub struct Store {
     digests: DigestJobs,
     inconsistent: InconsistentRegions,
     maintenance: MaintenanceCounters,
+    log_scrub: LogScrub,
     counters: StoreCounters,
 }
 
@@ -103,6 +105,7 @@ impl Store {
             digests,
             inconsistent,
             maintenance,
+            log_scrub: LogScrub::default(),
             counters,
         };
         let ending = superseded.into_iter().map(|(_, task)| task);
@@ -456,22 +459,37 @@ impl Store {
     /// a checkpoint if one is due; or frees pages of subtrees that deletions of ranges have
     /// dropped, or defragments the end of a file that is mostly free, in a transaction that
     /// appliers wait for as for any other; or punches holes or truncates the file, or reads a part
-    /// of it again to find bit rot, for which none of them waits.
+    /// of it again to find bit rot, for which none of them waits. Where the pages rest, a piece of
+    /// the log is read again.
     ///
     /// Call it until it says that it rests. But for a checkpoint it is not durable by itself; a
     /// crash undoes the actions after the last one.
     ///
     /// # Errors
     ///
-    /// An engine failed, or a page is corrupt. If the disk is full, nothing has happened, and it
+    /// An engine failed, or a page or an entry is corrupt. If the disk is full, nothing has happened, and it
     /// can be called again.
     pub fn maintain(&self, now: Duration) -> Result<StoreMaintenance, Error> {
         match self.pages.next_maintenance(now, self.is_log_long())? {
             // Not the page store's own: the log has to be durable before the root that relies on
             // it.
             MaintenanceAction::Checkpoint => Ok(StoreMaintenance::Checkpointed(self.checkpoint()?)),
+            MaintenanceAction::Rest { until } => self.scrub_log(now, until),
             action => self.maintenance.run(&self.pages, now, action),
         }
+    }
+
+    /// Reads a piece of the log again, if one is due, while the pages rest until `until`.
+    fn scrub_log(
+        &self,
+        now: Duration,
+        until: Option<Duration>,
+    ) -> Result<StoreMaintenance, Error> {
+        let Some(interval) = self.config.log_scrub_interval else {
+            return Ok(StoreMaintenance::Rest { until });
+        };
+        let due = self.log_scrub.step(self.log.engine(), interval, now)?;
+        Ok(StoreMaintenance::Rest { until: Some(until.map_or(due, |until| until.min(due))) })
     }
 
     /// Removes segments of the log that nothing needs any more, oldest first, and reports the

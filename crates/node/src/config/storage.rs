@@ -107,6 +107,9 @@ settings! {
         /// store is idle; under load a pass takes up to eight times as long. 0: never.
         #[key(milliseconds(MINUTE, NO_LIMIT).or_zero())]
         pub pages_interval_ms: u64,
+        /// The time in which all entries of the log are read again, likewise. 0: never.
+        #[key(milliseconds(MINUTE, NO_LIMIT).or_zero())]
+        pub log_interval_ms: u64,
     }
 }
 
@@ -149,7 +152,8 @@ impl Default for StorageConfig {
 
 impl Default for ScrubConfig {
     fn default() -> Self {
-        Self { pages_interval_ms: 7 * 24 * 60 * 60 * 1000 }
+        const WEEK_MS: u64 = 7 * 24 * 60 * 60 * 1000;
+        Self { pages_interval_ms: WEEK_MS, log_interval_ms: WEEK_MS }
     }
 }
 
@@ -158,6 +162,12 @@ impl ScrubConfig {
     #[must_use]
     pub fn pages_interval(&self) -> Option<Duration> {
         (self.pages_interval_ms > 0).then(|| Duration::from_millis(self.pages_interval_ms))
+    }
+
+    /// The time of one pass over the log, likewise.
+    #[must_use]
+    pub fn log_interval(&self) -> Option<Duration> {
+        (self.log_interval_ms > 0).then(|| Duration::from_millis(self.log_interval_ms))
     }
 }
 

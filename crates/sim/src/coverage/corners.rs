@@ -55,6 +55,7 @@ impl Coverage {
             ("waits before applying", self.apply_stalls),
             ("failed reads of the log", self.log.fetches_failed),
             ("segments purged", self.log.segments_purged),
+            ("bytes of the log scrubbed", self.log.scrubbed_bytes),
             ("bytes of pages moved", self.pages.moved_bytes),
             ("bytes of pages trimmed", self.pages.trimmed_bytes),
             ("bytes of pages punched", self.pages.punched_bytes),

@@ -90,6 +90,7 @@ impl Store {
             checkpoints: self.counters.checkpoints.get(),
             pages_moved_bytes: self.maintenance.moved_bytes.get(),
             pages_reclaimed_bytes: self.maintenance.reclaimed_bytes.get(),
+            log_scrubbed_bytes: self.log_scrub.scrubbed_bytes.get(),
             log_bytes_since_checkpoint: self.log.bytes_ahead(),
             snapshots_installed: self.counters.snapshots_installed.get(),
             replicas_ended: self.counters.replicas_ended.get(),

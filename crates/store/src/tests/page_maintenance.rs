@@ -1,11 +1,14 @@
 //! The page store's upkeep: space comes back, in steps, and nothing is lost by it.
 
+use std::path::Path;
 use std::time::Duration;
 
+use flotilla_raftlog::Error as LogError;
+use flotilla_vfs::FileSystem as _;
 use flotilla_vfs::fault::FaultFs;
 
 use super::*;
-use crate::{Config, PageOptions, Store, StoreMaintenance};
+use crate::{Config, Error, PageOptions, Store, StoreMaintenance};
 
 fn small_files() -> Config {
     Config {
@@ -45,6 +48,44 @@ impl Writer {
 fn keep(store: &Store) -> usize {
     let steps = std::iter::repeat_with(|| store.maintain(Duration::ZERO).unwrap());
     steps.take(10_000).take_while(|step| !matches!(step, StoreMaintenance::Rest { .. })).count()
+}
+
+/// Maintains the store until `end`, in the time that it asks for.
+fn maintain_until(store: &Store, end: Duration) -> Result<u64, Error> {
+    let (mut now, mut rests) = (Duration::ZERO, 0);
+    while now < end {
+        if let StoreMaintenance::Rest { until } = store.maintain(now)? {
+            now = until.expect("the scrub goes on for ever");
+            rests += 1;
+        }
+    }
+    Ok(rests)
+}
+
+#[test]
+fn each_entry_of_the_log_is_read_again_within_the_interval_and_damage_is_found() {
+    let fs = FaultFs::new(0);
+    let interval = Duration::from_secs(100);
+    let scrubbing = || Config { log_scrub_interval: Some(interval), ..small_files() };
+    let store = open_with(&fs, scrubbing());
+    Writer(0).fill(&store);
+    let rests = maintain_until(&store, interval).unwrap();
+    let bytes = store.stats().log_scrubbed_bytes;
+    assert!((2_000_000..2_300_000).contains(&bytes), "{bytes} bytes in {rests} pieces");
+    assert!((2..10).contains(&rests), "{bytes} bytes in {rests} pieces");
+    maintain_until(&store, interval).unwrap();
+    // Behind the headers of the segment and its first frame, in the first entry.
+    let dir = Path::new("/data/store/log");
+    let mut segments = fs.list(dir).unwrap();
+    segments.retain(|name| name.starts_with('0'));
+    segments.sort_unstable();
+    fs.flip_bit(&dir.join(&segments[segments.len() / 2]), 300, 1);
+    let damaged = maintain_until(&store, 2 * interval).unwrap_err();
+    assert!(matches!(damaged, Error::Log(LogError::Corrupt { .. })), "{damaged}");
+    // And the others are read.
+    let before = store.stats().log_scrubbed_bytes;
+    maintain_until(&store, interval).unwrap();
+    assert!(store.stats().log_scrubbed_bytes > before);
 }
 
 #[test]
