@@ -113,7 +113,9 @@ pub struct PeerWrite {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HelloDecision {
     /// Messages of this start are taken, once the write is durable and [`Handshake::accept`] was
-    /// called.
+    /// called. Later settings that the greeting has are taken up before that: a leader must not
+    /// count on the answers of a store that goes by another tick
+    /// (`docs/decisions/0058-settings-change-online.md`).
     Accept(Option<PeerWrite>),
     /// The sender must first find in its history what is known of it here, or show the registry
     /// that has it: answer with a greeting.
@@ -405,7 +407,7 @@ impl Handshake {
         }
     }
 
-    /// Settings of a later version, which another store has.
+    /// Settings of a later version, which are kept durably. False if they are not later.
     pub fn learn_settings(&mut self, settings: ClusterSettings) -> bool {
         let is_news = settings.version > self.settings.version;
         if is_news {

@@ -167,21 +167,28 @@ impl Store {
         self.log.remember_peer(write)
     }
 
-    /// Replaces the own copies of the registry or of the cluster's settings. Durable with the next
-    /// checkpoint: until then an older copy does, for the others say what is newer.
+    /// Replaces the own copy of the registry. Durable with the next checkpoint: until then an older
+    /// copy does, for the others say what is newer.
     ///
     /// # Errors
     ///
     /// The page store failed.
-    pub fn keep_copies(
-        &self,
-        registry: Option<&StoreRegistry>,
-        settings: Option<&ClusterSettings>,
-    ) -> Result<(), Error> {
+    pub fn keep_registry(&self, registry: &StoreRegistry) -> Result<(), Error> {
         let mut txn = self.pages.write()?;
-        cluster_copies::put(&mut txn, registry, settings)?;
+        cluster_copies::put(&mut txn, registry, None)?;
         txn.publish()?;
         Ok(())
+    }
+
+    /// Replaces the own copy of the cluster's settings. Durable when this returns: what rests on the
+    /// store's word that it has them must not meet it with earlier ones after a restart
+    /// (`docs/decisions/0058-settings-change-online.md`).
+    ///
+    /// # Errors
+    ///
+    /// The log engine failed.
+    pub fn keep_settings(&self, settings: &ClusterSettings) -> Result<(), Error> {
+        self.log.keep_settings(settings)
     }
 
     /// The report of the log engine's recovery.
