@@ -114,8 +114,13 @@ impl SettingsRollout {
 
     /// A store has taken up these versions of settings and registry. Returns the settings of the
     /// row, if it lacks them.
-    pub fn note(&mut self, store: StoreId, settings: u64, registry: u64) -> Option<ClusterSettings> {
-        // What was said before counts no more: a store may start with an earlier registry.
+    pub fn note(
+        &mut self,
+        store: StoreId,
+        settings: u64,
+        registry: u64,
+    ) -> Option<ClusterSettings> {
+        // An earlier report counts no more: a store may start with an earlier registry.
         self.heard.insert(store, TakenUp { settings, registry });
         (settings < self.settings.version).then_some(self.settings)
     }
@@ -234,7 +239,11 @@ mod tests {
         assert_eq!((back.version, back.uses_leases()), (3, true));
         let spreading = off.next_step().unwrap();
         let back = spreading.with_change(SettingChange::TickMs(50)).unwrap();
-        assert_eq!((back.tick_ms, back.uses_leases()), (50, false), "stores may have the other one");
+        assert_eq!(
+            (back.tick_ms, back.uses_leases()),
+            (50, false),
+            "stores may have the other one"
+        );
         let other = off.with_change(SettingChange::TickMs(200)).unwrap();
         assert_eq!(other.tick_change, TickChange::LeasesOff { next_ms: 200 });
         assert_eq!(off.with_change(SettingChange::TickMs(100)), None);

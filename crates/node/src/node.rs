@@ -40,6 +40,7 @@ use crate::net::security::NodeSecurity;
 use crate::online_settings::{OnlineSettings, ReloadedSettings};
 use crate::pd::{self, PlacementDriver};
 use crate::services::{ServedParts, services};
+use crate::settings_follower;
 use crate::start::{OpenedStore, StartError, bind, check_given, open_directory, open_store};
 use crate::status::health::{HealthWatch, tell_clients};
 use crate::transport::{ByteRate, PeerConnections, PeerTransport, TransportLimits};
@@ -62,7 +63,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// without waiting.
 pub struct Node {
     resolved: Arc<ResolvedConfig>,
-    settings: OnlineSettings,
+    settings: Arc<OnlineSettings>,
     membership: Membership,
     addr: SocketAddr,
     router: Router,
@@ -194,7 +195,7 @@ impl Node {
         let limits = &resolved.config.limits;
         let (store, closed) = drop_notify(store);
         let context = node_context(limits, store, descriptors, shards.len(), clock);
-        let settings = OnlineSettings::new(&resolved, Arc::clone(&context.latencies));
+        let settings = Arc::new(OnlineSettings::new(&resolved, Arc::clone(&context.latencies)));
         let failure = NodeFailure::new({
             let context = context.clone();
             move || context.halt()
@@ -227,7 +228,7 @@ impl Node {
             watch: &watch,
             context: &context,
             counters,
-            rates: settings.snapshot_rates(),
+            settings: &settings,
             placement: &placement,
         };
         let (health, services) = services(&resolved, parts, &mut streams);
@@ -469,7 +470,7 @@ fn wall_clock(membership: &Membership) -> WallClock {
     WallClock::new(move || membership.check_expiry())
 }
 
-/// Starts the tasks that look after regions: splits, expired rows, comparisons of replicas.
+/// Starts the tasks that look after regions: settings, splits, expired rows, comparisons of replicas.
 fn begin_upkeep(
     resolved: &ResolvedConfig,
     router: &Router,
@@ -478,6 +479,7 @@ fn begin_upkeep(
     tasks: &mut JoinSet<()>,
 ) {
     let expiry_sweep = resolved.config.limits.expiry_sweep();
+    tasks.spawn(settings_follower::run(membership.clone(), context.mailboxes.clone()));
     tasks.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
     tasks.spawn(leader_log::run(router.clone(), membership.id().store));
     tasks.spawn(expiry_sweeper::run(router.clone(), expiry_sweep));

@@ -18,6 +18,7 @@ use crate::net::call_deadline::TimedCalls;
 use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 use crate::net::refusal::{WordedRefusals, refuse};
 use crate::net::security::NodeSecurity;
+use crate::online_settings::OnlineSettings;
 use crate::pd::PlacementDriver;
 use crate::service::operator::OperatorServer;
 use crate::service::rawkv::RawKv;
@@ -28,7 +29,7 @@ use crate::status::page::{self as status_page, PageState};
 use crate::status::reader::StatusReader;
 use crate::status::server::StatusServer;
 use crate::status::tikv_http;
-use crate::transport::{ByteRate, FrameReceiver, SnapshotRates, TransportCounters};
+use crate::transport::{ByteRate, FrameReceiver, TransportCounters};
 
 /// The parts of a node that its services need.
 pub(crate) struct ServedParts<'a> {
@@ -36,7 +37,7 @@ pub(crate) struct ServedParts<'a> {
     pub(crate) watch: &'a HealthWatch,
     pub(crate) context: &'a NodeContext,
     pub(crate) counters: Arc<TransportCounters>,
-    pub(crate) rates: SnapshotRates,
+    pub(crate) settings: &'a Arc<OnlineSettings>,
     pub(crate) placement: &'a PlacementDriver,
 }
 
@@ -46,9 +47,9 @@ pub(crate) fn services(
     parts: ServedParts<'_>,
     tasks: &mut JoinSet<()>,
 ) -> (HealthReporter, GrpcRoutes) {
-    let ServedParts { security, watch, context, counters, rates, placement } = parts;
+    let ServedParts { security, watch, context, counters, settings, placement } = parts;
     let HealthWatch { membership, router, connections, .. } = watch;
-    let snapshot_rate = ByteRate::new(rates, context.served_count());
+    let snapshot_rate = ByteRate::new(settings.snapshot_rates(), context.served_count());
     let receiver = FrameReceiver::new(
         membership.clone(),
         Arc::clone(&context.store),
@@ -87,6 +88,8 @@ pub(crate) fn services(
         membership: membership.clone(),
         repair: placement.repair_requests(),
         keyspaces: placement.keyspace_requests(),
+        settings: placement.setting_requests(),
+        online: Arc::clone(settings),
     };
     let routes = GrpcRoutes::new(raw_kv.into_server())
         .add_service(WordedRefusals(TimedCalls(placement.pd_server())))
@@ -102,7 +105,7 @@ pub(crate) fn services(
         // Older clients, grpcurl among them, know no other.
         .add_service(reflection().build_v1alpha().expect(made))
         .prepare();
-    let tikv = tikv_http::routes(resolved, membership.settings());
+    let tikv = tikv_http::routes(resolved, membership);
     let (page, sampler) = PageState::new(reader.clone(), placement.cluster_regions());
     tasks.spawn(sampler.run());
     let plain = placement.http_routes().merge(tikv).merge(status_http::routes(reader));

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use flotilla_identity::{
-    BootstrapRequest, BootstrapResponse, ClusterSettings, QuestionToken, StoreHello, StoreRun, StoreUuid,
+    BootstrapRequest, BootstrapResponse, ClusterSettings, QuestionToken, StoreHello, StoreRun,
+    StoreUuid,
 };
 use flotilla_region::{Envelope, Notice, RegionSize};
 

@@ -11,10 +11,10 @@ use crate::world::SimWorld;
 /// Shorter than the first, that of `Config::default`.
 const TICK_MS: u64 = 15;
 
-/// A store is away when the tick is changed. The others drop their leases and keep their tick until
-/// it has come back and said that it has none either; then all have the new tick, and leases.
+/// C42: a store is away when the tick is changed. The others drop their leases and keep their tick
+/// until it has come back and said that it has none either; then all have the new tick, and leases.
 #[test]
-fn a_change_of_the_tick_waits_for_a_store_that_is_away() {
+fn c42_a_change_of_the_tick_waits_for_a_store_that_is_away() {
     let mut case = Scenario::new(70);
     let home = case.world.leading(layout::SYSTEM).expect("there is one");
     let away = case.followers.into_iter().find(|store| *store != home).expect("one of two");
@@ -41,19 +41,21 @@ fn a_change_of_the_tick_waits_for_a_store_that_is_away() {
     case.finish();
 }
 
-/// Each store loses power in turn while the steps are taken: what one has told placement is on its
-/// disk, so no start brings the former tick, or leases, back.
+/// C42b: each store loses power in turn while the steps are taken: what one has told placement is on
+/// its disk, so no start brings the former tick, or leases, back.
 #[test]
-fn stores_that_lose_power_come_back_with_what_they_have_told() {
+fn c42b_stores_that_lose_power_come_back_with_what_they_have_told() {
     let mut case = Scenario::new(71);
     let mut store = 0;
     for tick_ms in [TICK_MS, 90, 30] {
         case.world.change_setting(SettingChange::TickMs(tick_ms));
         while case.world.settings_row().tick_change != TickChange::Settled {
-            case.run(300_000);
+            // At another moment each time, and after the leases of the former tick.
+            case.run(800_000 + 170_000 * (store as u64 % 5));
             case.world.lose_power_for(store % 3, 50_000);
             case.until("all stores", SimWorld::is_whole);
             store += 1;
+            assert!(store < 60, "the steps come to no end");
         }
         let settled = |world: &SimWorld| {
             let mut seen = (0..3).map(|store| world.nodes()[store].settings_in_force());
@@ -65,11 +67,11 @@ fn stores_that_lose_power_come_back_with_what_they_have_told() {
     case.finish();
 }
 
-/// A leader cannot hear of a change, and goes on to serve under its lease with the followers that it
-/// reaches. They keep the tick that its lease rests on; so when it is cut off from them as well, no
-/// other leads before its lease is over.
+/// C42c: a leader cannot hear of a change, and goes on to serve under its lease with the followers
+/// that it reaches. They keep the tick that its lease rests on; so when it is cut off from them as
+/// well, no other leads before its lease is over.
 #[test]
-fn a_leader_that_does_not_hear_of_a_change_serves_no_stale_read() {
+fn c42c_a_leader_that_does_not_hear_of_a_change_serves_no_stale_read() {
     let mut case = Scenario::new(72);
     let (leader, region, key) = (case.leader, case.region(DATA), case.key(0));
     let home = case.world.leading(layout::SYSTEM).expect("there is one");

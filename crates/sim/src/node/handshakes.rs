@@ -17,8 +17,8 @@ pub(super) struct HandshakeDriver {
     incarnation: u64,
     identity: StoreIdentity,
     handshake: Handshake,
-    /// The version of the settings of the cluster that are in force.
-    in_force: u64,
+    /// Later settings of the cluster than those in force.
+    kept: Option<ClusterSettings>,
     /// Stores that have accepted a greeting of this start, so that frames may be sent to them.
     linked: Vec<bool>,
 }
@@ -38,8 +38,14 @@ impl HandshakeDriver {
             Handshake::introduction(store.member_id(), &identity.name, &address, run, settings);
         let (history, known) = (store.history().clone(), store.peer_runs()?);
         let handshake = Handshake::new(handshakes, history, registry, known, false);
-        let in_force = settings.version;
-        Ok(Self { place, incarnation, identity, handshake, in_force, linked: vec![false; stores] })
+        Ok(Self {
+            place,
+            incarnation,
+            identity,
+            handshake,
+            kept: None,
+            linked: vec![false; stores],
+        })
     }
 
     /// The answer of a member to a store that is none.
@@ -64,9 +70,9 @@ impl HandshakeDriver {
         failed: impl Fn(&Error) -> StopReason,
     ) -> Result<bool, StopReason> {
         match self.handshake.decide(hello, store.log_end()) {
-            // What it has is taken up first; the greeting comes again.
-            HelloDecision::Accept(_) if hello.settings.version > self.in_force => {
-                self.learn(store, &hello.settings).map_err(|error| failed(&error))?;
+            // The next step takes them up, and the greeting comes again.
+            HelloDecision::TakeUp(settings) => {
+                self.learn(store, &settings).map_err(|error| failed(&error))?;
                 Ok(false)
             }
             HelloDecision::Accept(write) => {
@@ -91,29 +97,29 @@ impl HandshakeDriver {
 
     /// Keeps settings of the cluster durably, if they are later than the own ones.
     pub(super) fn learn(&mut self, store: &Store, settings: &ClusterSettings) -> Result<(), Error> {
-        if settings.version > self.handshake.settings().version {
+        let known = self.kept.as_ref().unwrap_or(self.handshake.settings());
+        if settings.version > known.version {
             store.keep_settings(settings)?;
-            self.handshake.learn_settings(*settings);
+            self.kept = Some(*settings);
         }
         Ok(())
     }
 
     /// Settings that are kept and not in force; they are from now on.
     pub(super) fn take_up(&mut self) -> Option<ClusterSettings> {
-        let settings = *self.handshake.settings();
-        let is_news = settings.version > self.in_force;
-        self.in_force = settings.version;
-        is_news.then_some(settings)
+        let settings = self.kept.take()?;
+        self.handshake.learn_settings(settings);
+        Some(settings)
     }
 
     /// The version that is in force.
     pub(super) fn in_force(&self) -> u64 {
-        self.in_force
+        self.handshake.settings().version
     }
 
     /// Whether later ones are kept already.
     pub(super) fn has_news(&self) -> bool {
-        self.handshake.settings().version > self.in_force
+        self.kept.is_some()
     }
 
     /// The answer to a greeting of `to`, which asked in an incarnation of its own.

@@ -8,7 +8,8 @@ use super::running::RunningStore;
 use crate::packet::{Packet, PacketBody};
 use crate::task::{Outbox, StopReason};
 
-/// What the settings of the cluster say of regions. A run draws its bound on entries itself.
+/// The part of the settings of the cluster that regions go by. A run draws its bound on entries
+/// itself.
 pub(super) fn of_regions(settings: &ClusterSettings, drawn: &Config) -> RegionSettings {
     let entry_bytes_max = usize::try_from(settings.entry_bytes_max).unwrap_or(usize::MAX);
     RegionSettings {

@@ -1,8 +1,8 @@
 //! Tests of data directories: the identity of an empty one, and the refusal of damaged ones.
 
 use flotilla_identity::{
-    ClusterSettings, JoinWrite, PeerWrite, SCHEMA_VERSION, SettingChange, StoreIdentity, StoreRecord,
-    StoreRegistry, StoreRun,
+    ClusterSettings, JoinWrite, PeerWrite, SCHEMA_VERSION, SettingChange, StoreIdentity,
+    StoreRecord, StoreRegistry, StoreRun,
 };
 use flotilla_raftlog::{Durability, LogBatch, LogEngine};
 
