@@ -69,8 +69,12 @@ async fn refused_while_some_are_older(cluster: &Processes) {
     let refused = cluster.ctl("region split 2 --key m").await;
     assert_ne!(refused.code, Some(0), "{refused:?}");
     println!("{}", refused.errors.trim());
-    // No replica moves before the last one is upgraded: it is named, whichever leads.
+    // A store that would keep its leases is named, too.
     let last = format!("s{}", STORES - 1);
+    let refused = cluster.ctl("config set raft.tick_ms 100ms").await;
+    refused.refused(&["upgrade", &last]);
+    println!("{}", refused.errors.trim());
+    // No replica moves before the last one is upgraded: it is named, whichever leads.
     for change in ["drain", "leave"] {
         let refused = cluster.ctl(&format!("store {change} s0 --wait 60")).await;
         refused.refused(&["upgrade", &last]);

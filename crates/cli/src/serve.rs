@@ -338,6 +338,13 @@ fn reload(args: &ServeArgs, node: Option<&Node>) {
                 let keys = reloaded.at_next_start.join(", ");
                 tracing::warn!("SIGHUP: these do not change before the next start: {keys}");
             }
+            if !reloaded.of_cluster.is_empty() {
+                let keys = reloaded.of_cluster.join(", ");
+                tracing::warn!(
+                    "SIGHUP: these are settings of the cluster, changed by `flotilla ctl config \
+                     set`: {keys}"
+                );
+            }
         }
         Err(error) => tracing::warn!("SIGHUP: nothing is changed: {error}"),
     }

@@ -7,10 +7,12 @@ use flotilla_proto::keyspacepb::{GetAllKeyspacesRequest, KeyspaceMeta};
 use flotilla_proto::peers::operator_client::OperatorClient;
 use flotilla_proto::peers::{
     BackupRegionRequest, BackupRegionResponse, ChangeReplicasRequest, ChangeReplicasResponse,
-    ChangeStoreRequest, ChangeStoreResponse, CreateKeyspaceRequest, CreateKeyspaceResponse,
+    ChangeSettingRequest, ChangeSettingResponse, ChangeStoreRequest, ChangeStoreResponse,
+    ClusterSettingsRequest, ClusterSettingsResponse, CreateKeyspaceRequest, CreateKeyspaceResponse,
     PlacementStateRequest, PlacementStateResponse, RepairStatusRequest, RepairStatusResponse,
     RestoreStepRequest, RestoreStepResponse, SetRepairRequest, SetRepairResponse,
-    TransferLeaderRequest, TransferLeaderResponse, VerifyRegionRequest, VerifyRegionResponse,
+    StoreSettingsRequest, StoreSettingsResponse, TransferLeaderRequest, TransferLeaderResponse,
+    VerifyRegionRequest, VerifyRegionResponse,
 };
 use tokio::time::timeout;
 use tonic::transport::Channel;
@@ -135,6 +137,39 @@ impl StoreOperator {
     pub async fn create_keyspace(&self, name: String) -> Result<CreateKeyspaceResponse, Error> {
         let mut client = self.client.clone();
         self.answer(client.create_keyspace(CreateKeyspaceRequest { name })).await
+    }
+
+    /// Begins to change a setting of the cluster, if this store leads placement.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`StoreOperator::transfer_leader`].
+    pub async fn change_setting(
+        &self,
+        request: ChangeSettingRequest,
+    ) -> Result<ChangeSettingResponse, Error> {
+        let mut client = self.client.clone();
+        self.answer(client.change_setting(request)).await
+    }
+
+    /// The settings of the cluster and how far a change of them is, if this store leads placement.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`StoreOperator::transfer_leader`].
+    pub async fn cluster_settings(&self) -> Result<ClusterSettingsResponse, Error> {
+        let mut client = self.client.clone();
+        self.answer(client.cluster_settings(ClusterSettingsRequest {})).await
+    }
+
+    /// The settings that are in force on this store.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`StoreOperator::transfer_leader`].
+    pub async fn store_settings(&self) -> Result<StoreSettingsResponse, Error> {
+        let mut client = self.client.clone();
+        self.answer(client.store_settings(StoreSettingsRequest {})).await
     }
 
     /// All keyspaces by id, if this store leads placement.

@@ -121,6 +121,11 @@ pub enum HelloDecision {
     /// The greeting has a later registry: keep it, call [`Handshake::learn_registry`], and decide
     /// about the same greeting again.
     Learn(Box<StoreRegistry>),
+    /// The greeting has later settings: keep them durably, put them into force in all regions, call
+    /// [`Handshake::learn_settings`], and decide about the same greeting again. Before its messages
+    /// are taken: a leader must not count on the answers of a store that goes by another tick
+    /// (`docs/decisions/0058-settings-change-online.md`).
+    TakeUp(ClusterSettings),
     /// Its messages are not taken.
     Refuse(HandshakeRefusal),
     /// This store itself is the wrong one and must end, with these words.
@@ -245,6 +250,9 @@ impl Handshake {
         }
         if let Err(refusal) = self.check_sender(hello) {
             return HelloDecision::Refuse(refusal);
+        }
+        if hello.settings.version > self.settings.version {
+            return HelloDecision::TakeUp(hello.settings);
         }
         let from = hello.from.store;
         let known = self.peers.get(&from).and_then(|peer| peer.known);
@@ -405,7 +413,7 @@ impl Handshake {
         }
     }
 
-    /// Settings of a later version, which another store has.
+    /// Settings of a later version, kept durably and in force. False if they are not later.
     pub fn learn_settings(&mut self, settings: ClusterSettings) -> bool {
         let is_news = settings.version > self.settings.version;
         if is_news {
@@ -414,7 +422,7 @@ impl Handshake {
         is_news
     }
 
-    /// The settings as this store has them.
+    /// The settings that are in force on this store.
     #[must_use]
     pub fn settings(&self) -> &ClusterSettings {
         &self.settings

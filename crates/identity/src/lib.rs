@@ -7,6 +7,7 @@
 //!
 //! - [`StoreIdentity`]: what a directory says about itself, with the count of its starts.
 //! - [`ClusterSettings`]: the values on which any two stores must agree; one is the [`ApiVersion`].
+//!   [`SettingsRollout`] decides about changes of them, [`TickChange`] about those of the tick.
 //! - [`StoreRegistry`]: all stores of the cluster; one row of the system region is authoritative.
 //!   [`StateChange`] is an operator's word about one of them.
 //! - [`Bootstrap`]: how a list of empty stores becomes a cluster, once. Two phases as in Paxos: a
@@ -33,9 +34,11 @@ mod registration;
 mod registry;
 mod schedule;
 mod settings;
+mod settings_rollout;
 mod spec;
 mod state_change;
 mod store_identity;
+mod tick_change;
 
 pub use api_version::{ApiVersion, UnknownApiVersion};
 pub use bootstrap::{Bootstrap, BootstrapWrite, QuestionToken, member_answer};
@@ -50,15 +53,17 @@ pub use registration::{RegisterRequest, Registration, check_labels, is_address};
 pub use registry::{LevelRefusal, RunReport, StoreRecord, StoreRegistry, StoreState};
 pub use schedule::BootstrapSchedule;
 pub use settings::{ClusterSettings, GivenSettings, SettingConflict};
+pub use settings_rollout::{SettingChange, SettingsRollout};
 pub use spec::{BootstrapPlan, ClusterSpec, InitialStore, InvalidList};
 pub use state_change::{StateChange, StateRefusal};
 pub use store_identity::{
     IdentityState, LogIdentity, MemberId, StoreIdentity, StoreRun, StoreUuid,
 };
+pub use tick_change::TickChange;
 
 /// The feature level of this version. Leaders propose nothing that the lowest level of the
 /// cluster's stores does not know.
-pub const FEATURE_LEVEL: u64 = 6;
+pub const FEATURE_LEVEL: u64 = 7;
 
 /// The level from which on a store applies entries that split a region.
 pub const SPLIT_LEVEL: u64 = 2;
@@ -79,6 +84,10 @@ pub const COLUMN_FAMILY_LEVEL: u64 = 5;
 
 /// The level from which on a store applies entries that compare replicas, and takes their digests.
 pub const COMPARISON_LEVEL: u64 = 6;
+
+/// The level from which on a store takes up settings of the cluster while it runs, says so, and
+/// drops its leases when they change.
+pub const SETTINGS_LEVEL: u64 = 7;
 
 /// The schema of the rows that this version writes.
 pub const SCHEMA_VERSION: u64 = 7;

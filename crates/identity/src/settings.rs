@@ -1,7 +1,9 @@
 //! Cluster settings: the values on which any two stores must agree.
 //!
 //! At the bootstrap the effective values of all listed stores must be equal. Afterwards each store
-//! takes them from its own copy, and only a value that an operator gives is compared with it.
+//! takes them from its own copy, and only a value that an operator gives is compared with it. The
+//! row of the system region is authoritative; each change counts its version up, and of two copies
+//! the one of the later version is right. [`crate::SettingsRollout`] has the changes.
 
 use std::fmt;
 
@@ -9,11 +11,14 @@ use flotilla_base::fields::{Malformed, put_varint};
 
 use crate::api_version::ApiVersion;
 use crate::codec::row;
+use crate::tick_change::TickChange;
 
 /// The first byte of the settings row of API V1. Earlier versions read such a row, and wrote it.
 const FORMAT: u8 = 1;
 /// The same with the API version behind the other values.
 const API_FORMAT: u8 = 2;
+/// The same with the API version, and the change of the tick that is under way, behind them.
+const CHANGE_FORMAT: u8 = 3;
 
 /// How many values there are.
 const COUNT: usize = 7;
@@ -42,11 +47,11 @@ pub struct ClusterSettings {
     pub version: u64,
     /// Replicas of each region, as far as there are stores.
     pub replicas: u64,
-    /// Milliseconds of a tick. Leases rest on it: never changed.
+    /// Milliseconds of a tick. Leases rest on it: changed in steps, as `tick_change` says.
     pub tick_ms: u64,
     /// Ticks of the shortest election timeout. Leases rest on it: never changed.
     pub election_ticks: u64,
-    /// Ticks between heartbeats.
+    /// Ticks between heartbeats: never changed.
     pub heartbeat_ticks: u64,
     /// Bytes of one log entry at most.
     pub entry_bytes_max: u64,
@@ -54,6 +59,8 @@ pub struct ClusterSettings {
     pub read_leases: bool,
     /// The form of the clients' keys: never changed.
     pub api: ApiVersion,
+    /// How far a change of the tick is.
+    pub tick_change: TickChange,
 }
 
 impl Default for ClusterSettings {
@@ -67,6 +74,7 @@ impl Default for ClusterSettings {
             entry_bytes_max: 8 << 20,
             read_leases: true,
             api: ApiVersion::V1Ttl,
+            tick_change: TickChange::Settled,
         }
     }
 }
@@ -123,6 +131,7 @@ impl GivenSettings {
             entry_bytes_max: self.entry_bytes_max.unwrap_or(default.entry_bytes_max),
             read_leases: self.read_leases.unwrap_or(default.read_leases),
             api: self.api.unwrap_or(default.api),
+            tick_change: default.tick_change,
         }
     }
 
@@ -153,6 +162,18 @@ impl ClusterSettings {
         ]
     }
 
+    /// Whether a store with these settings answers reads under leases.
+    #[must_use]
+    pub fn uses_leases(&self) -> bool {
+        self.read_leases && self.tick_change == TickChange::Settled
+    }
+
+    /// How long a follower that runs with them keeps still for its leader; a lease is shorter.
+    #[must_use]
+    pub fn promise_ms(&self) -> u64 {
+        self.election_ticks.saturating_sub(1).saturating_mul(self.tick_ms)
+    }
+
     /// The first value that differs from another store's, versions aside.
     #[must_use]
     pub fn conflict(&self, theirs: &Self) -> Option<SettingConflict> {
@@ -170,13 +191,18 @@ impl ClusterSettings {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         // A cluster of V1 may have stores that know no other.
-        let (format, count) = match self.api {
-            ApiVersion::V1Ttl => (FORMAT, API),
-            ApiVersion::V2 => (API_FORMAT, COUNT),
+        let (format, count) = match (self.tick_change, self.api) {
+            (TickChange::Settled, ApiVersion::V1Ttl) => (FORMAT, API),
+            (TickChange::Settled, ApiVersion::V2) => (API_FORMAT, COUNT),
+            // Such a store would serve by its leases meanwhile, and must not read it.
+            (TickChange::LeasesOff { .. } | TickChange::Spreading, _) => (CHANGE_FORMAT, COUNT),
         };
         let mut out = vec![format];
         put_varint(&mut out, self.version);
         self.values().into_iter().take(count).for_each(|value| put_varint(&mut out, value));
+        if format == CHANGE_FORMAT {
+            self.tick_change.encode(&mut out);
+        }
         out
     }
 
@@ -186,8 +212,8 @@ impl ClusterSettings {
     ///
     /// If the bytes are damaged or of a format that this version does not know.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let has_api = bytes.first() == Some(&API_FORMAT);
-        let format = if has_api { API_FORMAT } else { FORMAT };
+        let known = [API_FORMAT, CHANGE_FORMAT];
+        let format = known.into_iter().find(|it| bytes.first() == Some(it)).unwrap_or(FORMAT);
         let mut reader = row(bytes, format, "settings row")?;
         let mut settings = Self {
             version: reader.varint()?,
@@ -198,12 +224,16 @@ impl ClusterSettings {
             entry_bytes_max: reader.varint()?,
             read_leases: reader.varint()? != 0,
             api: ApiVersion::V1Ttl,
+            tick_change: TickChange::Settled,
         };
-        if has_api {
+        if format != FORMAT {
             let api = ApiVersion::from_number(reader.varint()?);
             // V1 has a row of the other format, so that equal settings have equal bytes.
-            let api = api.filter(|api| *api != ApiVersion::V1Ttl);
+            let api = api.filter(|it| format == CHANGE_FORMAT || *it != ApiVersion::V1Ttl);
             settings.api = api.ok_or(reader.malformed())?;
+        }
+        if format == CHANGE_FORMAT {
+            settings.tick_change = TickChange::decode(&mut reader)?;
         }
         reader.finish()?;
         Ok(settings)
@@ -246,6 +276,20 @@ mod tests {
             }
             let longer = [&bytes[..], &[2]].concat();
             assert!(ClusterSettings::decode(&longer).is_err(), "{longer:?}");
+        }
+        let changing = [TickChange::LeasesOff { next_ms: 100 }, TickChange::Spreading];
+        for tick_change in changing {
+            let changing = ClusterSettings { tick_change, ..settings };
+            let bytes = changing.encode();
+            assert_eq!((bytes[0], ClusterSettings::decode(&bytes)), (3, Ok(changing)));
+            for len in 0..bytes.len() {
+                assert!(ClusterSettings::decode(&bytes[..len]).is_err(), "cut at {len}");
+            }
+        }
+        // A row without a change has another format.
+        for kind in [0, 3] {
+            let unknown = [3, 1, 5, 50, 12, 2, 1, 0, 1, kind];
+            assert!(ClusterSettings::decode(&unknown).is_err(), "change {kind}");
         }
         for api in [0, 1, 3] {
             let unknown = [&v2_bytes[..v2_bytes.len() - 1], &[api]].concat();

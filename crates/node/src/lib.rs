@@ -59,6 +59,7 @@ pub mod pd;
 mod sched;
 pub mod service;
 mod services;
+mod settings_follower;
 mod start;
 mod status;
 #[cfg(test)]

@@ -40,6 +40,7 @@ use crate::net::security::NodeSecurity;
 use crate::online_settings::{OnlineSettings, ReloadedSettings};
 use crate::pd::{self, PlacementDriver};
 use crate::services::{ServedParts, services};
+use crate::settings_follower;
 use crate::start::{OpenedStore, StartError, bind, check_given, open_directory, open_store};
 use crate::status::health::{HealthWatch, tell_clients};
 use crate::transport::{ByteRate, PeerConnections, PeerTransport, TransportLimits};
@@ -471,7 +472,7 @@ fn wall_clock(membership: &Membership) -> WallClock {
     WallClock::new(move || membership.check_expiry())
 }
 
-/// Starts the tasks that look after regions: splits, expired rows, comparisons of replicas.
+/// Starts the tasks that look after regions: settings, splits, expired rows, comparisons of replicas.
 fn begin_upkeep(
     resolved: &ResolvedConfig,
     router: &Router,
@@ -480,6 +481,7 @@ fn begin_upkeep(
     tasks: &mut JoinSet<()>,
 ) {
     let expiry_sweep = resolved.config.limits.expiry_sweep();
+    tasks.spawn(settings_follower::run(membership.clone(), context.mailboxes.clone()));
     tasks.spawn(splitter::run(router.clone(), Arc::clone(&context.queues.split_wishes)));
     tasks.spawn(leader_log::run(router.clone(), membership.id().store));
     tasks.spawn(expiry_sweeper::run(router.clone(), expiry_sweep));

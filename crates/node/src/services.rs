@@ -92,6 +92,8 @@ pub(crate) fn services(
         keyspaces: placement.keyspace_requests(),
         backups: placement.backup_requests(),
         region_backups: RegionBackups::new(router.clone()),
+        settings: placement.setting_requests(),
+        online: Arc::clone(settings),
     };
     let routes = GrpcRoutes::new(raw_kv.into_server())
         .add_service(WordedRefusals(TimedCalls(placement.pd_server())))
@@ -107,7 +109,7 @@ pub(crate) fn services(
         // Older clients, grpcurl among them, know no other.
         .add_service(reflection().build_v1alpha().expect(made))
         .prepare();
-    let tikv = tikv_http::routes(resolved, membership.settings());
+    let tikv = tikv_http::routes(resolved, membership);
     let (page, sampler) = PageState::new(reader.clone(), placement.cluster_regions());
     tasks.spawn(sampler.run());
     let plain = placement.http_routes().merge(tikv).merge(status_http::routes(reader));

@@ -118,6 +118,7 @@ pub(crate) fn open_store(
     clock: Clock,
 ) -> Result<OpenedStore, StartError> {
     let (registry, settings) = check_given(resolved, &directory)?;
+    resolved.warn_of_changed(&settings);
     let config = &resolved.config;
     let began = Instant::now();
     let (store, recovered) =
@@ -138,10 +139,7 @@ pub(crate) fn open_store(
     let descriptors = recovered.iter().map(|replica| replica.descriptor.clone()).collect();
     let count = config.threads.shard_count();
     let kept_bytes_max = config.raft.kept_bytes_max(&config.storage) / count as u64;
-    let mut region_config = shard_config(&settings, &config.split, kept_bytes_max, random_u64());
-    // A lease counts on a clock that goes on in suspend: decision 5,
-    // `docs/decisions/0005-leases.md`.
-    region_config.reads.leases &= Clock::GOES_ON_IN_SUSPEND;
+    let region_config = shard_config(&settings, &config.split, kept_bytes_max, random_u64());
     let mut shards: Vec<Shard> =
         std::iter::repeat_with(|| Shard::new(region_config.clone())).take(count).collect();
     for replica in recovered {

@@ -18,8 +18,8 @@ pub struct Config {
     pub seed: u64,
     /// The most bytes that an entry's data may have. Default 8 MiB.
     pub entry_bytes_max: usize,
-    /// Waiting proposals are joined to one entry up to this many bytes; a larger one goes alone.
-    /// Default 256 KiB.
+    /// Waiting proposals are joined to one entry up to this many bytes, or up to `entry_bytes_max` if
+    /// that is less; a larger one goes alone. Default 256 KiB.
     pub merge_bytes_max: usize,
     /// The most proposals in one entry. Default 1024, at least 1.
     pub merge_count_max: usize,
@@ -45,6 +45,17 @@ pub struct Config {
     pub reads: ReadConfig,
     /// When a region is split.
     pub split: SplitLimits,
+}
+
+/// The settings that change while regions run, by [`crate::Shard::reconfigure`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionSettings {
+    /// As [`Config::tick_ms`].
+    pub tick_ms: u64,
+    /// As [`ReadConfig::leases`].
+    pub leases: bool,
+    /// As [`Config::entry_bytes_max`], at least 1.
+    pub entry_bytes_max: usize,
 }
 
 /// How much may wait in one region; more is refused.
@@ -180,11 +191,7 @@ impl Config {
                 self.election_ticks > self.heartbeat_ticks,
             ),
             ("election_ticks", "at most a million", self.election_ticks <= 1_000_000),
-            (
-                "merge_bytes_max",
-                "at most entry_bytes_max",
-                self.merge_bytes_max <= self.entry_bytes_max,
-            ),
+            ("entry_bytes_max", "at least 1", self.entry_bytes_max >= 1),
             ("merge_count_max", "at least 1", self.merge_count_max >= 1),
             ("pipeline_depth", "at least 1", self.pipeline_depth >= 1),
             ("queue.count_max", "at least 1", self.queue.count_max >= 1),
@@ -203,6 +210,21 @@ impl Config {
             None => Ok(()),
             Some((name, rule, _)) => Err(InvalidConfig { name, rule }),
         }
+    }
+
+    /// Those that change while regions run.
+    #[must_use]
+    pub fn settings(&self) -> RegionSettings {
+        let (tick_ms, leases) = (self.tick_ms, self.reads.leases);
+        RegionSettings { tick_ms, leases, entry_bytes_max: self.entry_bytes_max }
+    }
+
+    /// Puts them in.
+    pub fn apply(&mut self, settings: RegionSettings) {
+        let RegionSettings { tick_ms, leases, entry_bytes_max } = settings;
+        self.tick_ms = tick_ms;
+        self.reads.leases = leases;
+        self.entry_bytes_max = entry_bytes_max;
     }
 
     /// How long a follower surely neither votes nor campaigns after it received a message of its

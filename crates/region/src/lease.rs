@@ -26,6 +26,8 @@ pub(crate) struct Lease {
     used: Option<Time>,
     /// The last term without a lease, because its leader has begun to hand over.
     void: Option<Term>,
+    /// Rounds that were asked up to here earn no lease: the settings that it rests on have changed.
+    settled: Option<Time>,
 }
 
 impl Lease {
@@ -34,6 +36,11 @@ impl Lease {
         // Holds because a change of term ends all rounds that were asked before it
         // (`ReadIndexQueue::restart`).
         assert!(term >= self.term, "a lease of term {term} after one of {}", self.term);
+        // The promises that the round was answered with may be of another length than the lease
+        // that would be counted now (docs/decisions/0058-settings-change-online.md).
+        if self.settled >= Some(asked) {
+            return;
+        }
         let until = asked.after_ms(length_ms);
         // Rounds of one term may be confirmed out of order.
         self.until = if term == self.term { self.until.max(until) } else { until };
@@ -56,6 +63,13 @@ impl Lease {
     /// Ends it at once. A round that was asked before may still confirm another one.
     pub(crate) fn drop_now(&mut self) {
         self.until = Time(0);
+    }
+
+    /// The settings that leases rest on are other ones: ends the lease, and that of each round that
+    /// was asked up to `now`.
+    pub(crate) fn settle(&mut self, now: Time) {
+        self.settled = Some(now);
+        self.drop_now();
     }
 
     /// Notes the time of a read: a lease in use is renewed.
@@ -127,6 +141,18 @@ mod tests {
         assert!(lease.holds(Term(5), Time(144)));
         lease.drop_now();
         assert!(!lease.holds(Term(5), Time(95)), "a lease that was dropped holds");
+    }
+
+    #[test]
+    fn a_round_from_before_other_settings_earns_no_lease() {
+        let mut lease = Lease::default();
+        lease.renew(Term(3), Time(100), 50);
+        lease.settle(Time(110));
+        assert!(!lease.holds(Term(3), Time(110)), "it was counted by the former settings");
+        lease.renew(Term(3), Time(110), 5000);
+        assert!(!lease.holds(Term(3), Time(111)), "its promises are of the former settings");
+        lease.renew(Term(3), Time(111), 50);
+        assert!(lease.holds(Term(3), Time(160)));
     }
 
     #[test]

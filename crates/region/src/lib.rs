@@ -85,7 +85,9 @@ mod uninitialised;
 pub use admin_command::{
     AdminCommand, SPLIT_CHILDREN_MAX, SplitChild, SplitCommand, SplitError, SplitRegions,
 };
-pub use config::{Config, InvalidConfig, QueueLimits, ReadConfig, SplitLimits, WindowConfig};
+pub use config::{
+    Config, InvalidConfig, QueueLimits, ReadConfig, RegionSettings, SplitLimits, WindowConfig,
+};
 pub use descriptor::{
     Descriptor, Epoch, KeyRange, Peer, PeerRole, RegionPeer, RegionSize, RemovedPeers, Space,
 };

@@ -127,13 +127,14 @@ impl ProposalQueue {
     }
 
     fn count_that_join(&self, config: &Config) -> usize {
+        let joined_bytes_max = config.merge_bytes_max.min(config.entry_bytes_max);
         let mut bytes = 0;
         let mut count = 0;
         for queued in self.queue.iter().take(config.merge_count_max) {
             bytes += queued.command.len() + JOINED_HEAD_BYTES_MAX;
             // The first one always goes: a larger command than this is legal, and would block the
             // queue.
-            if count > 0 && (bytes > config.merge_bytes_max || queued.is_admin) {
+            if count > 0 && (bytes > joined_bytes_max || queued.is_admin) {
                 break;
             }
             count += 1;

@@ -187,6 +187,11 @@ impl ReadPath {
         self.lease.void(term);
     }
 
+    /// The settings that leases rest on are other ones.
+    pub(crate) fn settle_lease(&mut self, now: Time) {
+        self.lease.settle(now);
+    }
+
     /// Whether the term has no lease, for good.
     pub(crate) fn is_lease_void(&self, term: Term) -> bool {
         self.lease.is_void(term)

@@ -215,6 +215,11 @@ impl Replica {
         }
     }
 
+    /// The settings that leases rest on are other ones.
+    pub(crate) fn settle_lease(&mut self, now: Time) {
+        self.read_path.settle_lease(now);
+    }
+
     /// Takes back a grant of a step that was late: a quorum is asked in the next one.
     pub(crate) fn revoke_grant(
         &mut self,

@@ -24,6 +24,7 @@ use crate::uninitialised::UninitialisedSlot;
 
 mod absent;
 mod ends;
+mod reconfigure;
 
 /// The replicas that one thread drives. Makes no call to the world: events and the time go in,
 /// effects come out. Two shards that are given the same do the same.

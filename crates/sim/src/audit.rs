@@ -70,6 +70,7 @@ pub(crate) fn replicas(world: &mut SimWorld) -> Result<(), CheckFailure> {
             return Err(format!("ticket {ticket} is not answered: {request:?}"));
         }
         world.are_members_repaired()?;
+        world.are_settings_settled()?;
         world.check_placement()?;
         world.reference_model().descriptors().try_for_each(|region| is_level(world, region))?;
         world.nodes().iter().try_for_each(|node| node.has_wanted(world.reference_model()))?;

@@ -337,6 +337,10 @@ pub struct IdentityCoverage {
     pub refusals: u64,
     /// Directories that were wiped, halved or replaced by an older copy.
     pub directory_swaps: u64,
+    /// Settings of the cluster that were put into force.
+    pub settings_taken: u64,
+    /// Of these, learnt by a greeting.
+    pub settings_by_greeting: u64,
 }
 
 /// Sums over what came too late, or from too far.
@@ -411,6 +415,8 @@ impl AddAssign for Coverage {
         self.identity.handshakes += more.identity.handshakes;
         self.identity.refusals += more.identity.refusals;
         self.identity.directory_swaps += more.identity.directory_swaps;
+        self.identity.settings_taken += more.identity.settings_taken;
+        self.identity.settings_by_greeting += more.identity.settings_by_greeting;
         self.starts.torn_tails += more.starts.torn_tails;
         self.starts.replayed_entries += more.starts.replayed_entries;
         self.checkpoints += more.checkpoints;

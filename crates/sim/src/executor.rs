@@ -198,10 +198,7 @@ impl Executor {
                     ..self.coverage.pages.spills
                 },
             },
-            log: LogCoverage {
-                scrubbed_bytes: stats.log_scrubbed_bytes,
-                ..self.coverage.log
-            },
+            log: LogCoverage { scrubbed_bytes: stats.log_scrubbed_bytes, ..self.coverage.log },
             driver: DriverCoverage {
                 comparisons: ComparisonCoverage {
                     complete: stats.comparisons,

@@ -10,6 +10,7 @@ use crate::executor::InstallArrow;
 use crate::membership_planner::MembershipPlanner;
 use crate::network::{NetworkConditions, Partition};
 use crate::node::{DirectorySwap, OperatorFlags};
+use crate::settings_planner::SettingsPlanner;
 use crate::transfer_planner::TransferPlanner;
 
 /// One mishap.
@@ -153,6 +154,7 @@ struct LaterFaults {
     snapshots: ExtraFaults,
     transfers: TransferPlanner,
     membership: MembershipPlanner,
+    settings: SettingsPlanner,
 }
 
 /// Kinds of faults that are drawn apart, so that old seeds draw the rest as ever.
@@ -236,6 +238,7 @@ impl Swarm {
         let snapshots = draw_snapshot_faults(Rng::with_seed(bounds.rng.clone().u64(..)));
         let transfers = TransferPlanner::draw(bounds.rng.clone().u64(..));
         let membership = MembershipPlanner::draw(bounds.rng.clone().u64(..));
+        let settings = SettingsPlanner::draw(bounds.rng.clone().u64(..), stores);
         let weight = *choose(&mut extra, &[1, 1, 1, HEAVY]);
         let keeps_end = weight == HEAVY && extra.bool();
         let width = if weight == 1 { *choose(&mut extra, &[1, 1, 1, 1, 1, WIDE]) } else { 1 };
@@ -255,7 +258,7 @@ impl Swarm {
             wrong_flags: draw_wrong_flags(&mut extra, stores),
             restart_us_max: *choose(rng, &[100_000, 1_000_000, 4_000_000]),
             kinds,
-            later: LaterFaults { bounds, snapshots, transfers, membership },
+            later: LaterFaults { bounds, snapshots, transfers, membership, settings },
         }
     }
 
@@ -282,6 +285,7 @@ impl Swarm {
                 snapshots: ExtraFaults { rng, kinds: Vec::new() },
                 transfers: TransferPlanner::idle(),
                 membership: MembershipPlanner::idle(),
+                settings: SettingsPlanner::idle(stores),
             },
             ..swarm
         }
@@ -320,6 +324,11 @@ impl Swarm {
     /// The changes of members.
     pub(crate) fn membership(&mut self) -> &mut MembershipPlanner {
         &mut self.later.membership
+    }
+
+    /// The changes of the cluster's settings.
+    pub(crate) fn settings(&mut self) -> &mut SettingsPlanner {
+        &mut self.later.settings
     }
 
     /// No member changes.

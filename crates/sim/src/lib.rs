@@ -26,6 +26,7 @@ mod region_cache;
 mod request;
 mod request_generator;
 mod run;
+mod settings_planner;
 mod split_planner;
 mod task;
 mod terms;

@@ -35,6 +35,7 @@ mod power_cuts;
 mod receiving;
 mod requests;
 mod running;
+mod settings;
 mod silence;
 mod snapshot_streams;
 mod snapshots;
@@ -315,13 +316,16 @@ impl SimNode {
         let (store, RecoveredReplicas { replicas: recovered, unborn, uninitialised }) =
             Store::start(directory).map_err(|error| self.stop(&error))?;
         let (place, incarnation) = (self.place, self.incarnation);
+        let of_cluster = self::settings::of_regions(&copies.1, &settings.region);
         let handshakes = HandshakeDriver::new(place, incarnation, settings.stores, &store, copies)
             .map_err(|error| self.stop(&error))?;
         self.coverage.starts.torn_tails += u64::from(store.log_recovery().torn_bytes > 0);
         self.note_tombstones(&store, reference_model)?;
         // Another one at each start, as `Config::seed` demands of the driver.
         let seed = self.rng.u64(..);
-        let mut shard = Shard::new(Config { seed, ..settings.region.clone() });
+        let mut config = Config { seed, ..settings.region.clone() };
+        config.apply(of_cluster);
+        let mut shard = Shard::new(config);
         self.draw_temporary_fault(seed);
         let time = self.clock.read(now);
         let (mut terms, mut applied) = (SyncedTerms::default(), BTreeMap::new());

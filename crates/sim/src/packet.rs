@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use flotilla_identity::{
-    BootstrapRequest, BootstrapResponse, QuestionToken, StoreHello, StoreRun, StoreUuid,
+    BootstrapRequest, BootstrapResponse, ClusterSettings, QuestionToken, StoreHello, StoreRun,
+    StoreUuid,
 };
 use flotilla_region::{Envelope, Notice, RegionSize};
 
@@ -41,6 +42,10 @@ pub(crate) enum PacketBody {
     Hello { incarnation: u64, hello: Box<StoreHello> },
     /// Its answer, for that incarnation of the receiver, and whether the greeting was accepted.
     HelloAnswer { incarnation: u64, hello: Box<StoreHello>, accepted: bool },
+    /// The settings of the cluster, as the leader of placement has them.
+    Settings(ClusterSettings),
+    /// The version of them that the sender has taken up.
+    SettingsTaken(u64),
     /// A part of a snapshot's stream, with the sender's start and the number of the part.
     SnapshotPart {
         uuid: StoreUuid,

@@ -28,6 +28,7 @@ mod membership;
 mod messaging;
 #[cfg(test)]
 mod scripting;
+mod settings;
 mod splitting;
 mod transferring;
 
@@ -95,6 +96,9 @@ enum SimEvent {
     Transfer,
     /// An operator changes the members of a region.
     ChangeMembership,
+    ChangeSetting,
+    /// A look of the leader of placement at the settings that are to be rolled out.
+    RollOut,
     /// The operator asks for a change a second time.
     AskAgain(Box<ClientRequest>),
     /// The streams of a store are cut.
@@ -242,6 +246,7 @@ impl SimWorld {
         self.schedule_split();
         self.schedule_transfer();
         self.schedule_membership();
+        self.schedule_settings();
     }
 
     pub(crate) fn now(&self) -> SimTime {
@@ -353,6 +358,8 @@ impl SimWorld {
             SimEvent::Split => self.split_by_hand()?,
             SimEvent::Transfer => self.transfer_by_hand(),
             SimEvent::ChangeMembership => self.change_members_by_hand()?,
+            SimEvent::ChangeSetting => self.change_setting_by_hand(),
+            SimEvent::RollOut => self.roll_out()?,
             SimEvent::AskAgain(request) => self.ask_again(*request),
             SimEvent::CutStreams(store) => self.cut_streams_of(store)?,
             SimEvent::SpareEnd { store, incarnation } => {

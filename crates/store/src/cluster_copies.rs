@@ -6,16 +6,14 @@ use flotilla_pagestore::WriteTxn;
 use crate::error::Error;
 use crate::schema::{CLUSTER, REGISTRY_KEY, SETTINGS_KEY};
 
-/// Puts the copies of registry and settings into a transaction.
+/// Puts the copies of the registry, and of the first settings, into a transaction.
 pub(crate) fn put(
     txn: &mut WriteTxn<'_>,
-    registry: Option<&StoreRegistry>,
+    registry: &StoreRegistry,
     settings: Option<&ClusterSettings>,
 ) -> Result<(), Error> {
     let mut cluster = txn.tree(CLUSTER)?;
-    if let Some(registry) = registry {
-        cluster.put(REGISTRY_KEY, &registry.encode())?;
-    }
+    cluster.put(REGISTRY_KEY, &registry.encode())?;
     if let Some(settings) = settings {
         cluster.put(SETTINGS_KEY, &settings.encode())?;
     }

@@ -164,7 +164,7 @@ impl StoreDirectory {
                 txn.tree(APPLY)?.put(&key, &ApplyState::default().encode())?;
             }
             let registry = StoreRegistry::of_plan(plan);
-            cluster_copies::put(&mut txn, Some(&registry), Some(&plan.spec.settings))?;
+            cluster_copies::put(&mut txn, &registry, Some(&plan.spec.settings))?;
         }
         txn.tree(IDENT)?.put(IDENTITY_KEY, &next.encode())?;
         txn.publish()?;
@@ -185,7 +185,7 @@ impl StoreDirectory {
         assert_eq!(self.identity.state, IdentityState::New, "a store joins once");
         let next = write.apply(&self.identity);
         let mut txn = self.pages.write()?;
-        cluster_copies::put(&mut txn, Some(&write.registry), Some(&write.settings))?;
+        cluster_copies::put(&mut txn, &write.registry, Some(&write.settings))?;
         txn.tree(IDENT)?.put(IDENTITY_KEY, &next.encode())?;
         txn.publish()?;
         // Before the store speaks: others remember it from its first greeting on, and a directory
@@ -206,7 +206,10 @@ impl StoreDirectory {
         let registry = cluster.get(REGISTRY_KEY)?.ok_or_else(missing)?;
         let settings = cluster.get(SETTINGS_KEY)?.ok_or_else(missing)?;
         let registry = StoreRegistry::decode(&registry).map_err(MalformedRow::from)?;
-        Ok((registry, ClusterSettings::decode(&settings).map_err(MalformedRow::from)?))
+        let first = ClusterSettings::decode(&settings).map_err(MalformedRow::from)?;
+        let changed = store_group::settings(&self.log)?;
+        let settings = changed.filter(|changed| changed.version > first.version).unwrap_or(first);
+        Ok((registry, settings))
     }
 }
 

@@ -35,6 +35,9 @@ pub(crate) const SETTINGS_KEY: &[u8] = b"settings";
 pub(crate) const STORE_GROUP: u64 = 0;
 /// The key of the identity's half in that group.
 pub(crate) const LOG_IDENTITY_KEY: &[u8] = b"ident";
+/// The key of the settings of the cluster in that group, if they have changed since the store became
+/// a member.
+pub(crate) const LOG_SETTINGS_KEY: &[u8] = b"settings";
 /// The key of the transaction whose root the log relies on: what it has given up is in there.
 pub(crate) const RELIED_ROOT_KEY: &[u8] = b"root";
 /// The first bytes of the keys of other stores' starts in that group.
@@ -491,6 +494,7 @@ mod tests {
         assert!(decode_peer_run(&run[..16]).is_err());
         assert_eq!(store_of_run_key(&peer_run_key(StoreId(7))), Some(StoreId(7)));
         assert_eq!(store_of_run_key(LOG_IDENTITY_KEY), None);
+        assert_eq!(store_of_run_key(LOG_SETTINGS_KEY), None);
 
         let hard_state = HardState { term: Term(6), vote: Some(PeerId(101)), commit: Index(9) };
         let state = ApplyState { applied: Index(8), term: Term(5), watermark_ms: 0, hard_state };

@@ -170,21 +170,28 @@ impl Store {
         self.log.remember_peer(write)
     }
 
-    /// Replaces the own copies of the registry or of the cluster's settings. Durable with the next
-    /// checkpoint: until then an older copy does, for the others say what is newer.
+    /// Replaces the own copy of the registry. Durable with the next checkpoint: until then an older
+    /// copy does, for the others say what is newer.
     ///
     /// # Errors
     ///
     /// The page store failed.
-    pub fn keep_copies(
-        &self,
-        registry: Option<&StoreRegistry>,
-        settings: Option<&ClusterSettings>,
-    ) -> Result<(), Error> {
+    pub fn keep_registry(&self, registry: &StoreRegistry) -> Result<(), Error> {
         let mut txn = self.pages.write()?;
-        cluster_copies::put(&mut txn, registry, settings)?;
+        cluster_copies::put(&mut txn, registry, None)?;
         txn.publish()?;
         Ok(())
+    }
+
+    /// Replaces the own copy of the cluster's settings. Durable when this returns: what rests on the
+    /// store's word that it has them must not meet it with earlier ones after a restart
+    /// (`docs/decisions/0058-settings-change-online.md`).
+    ///
+    /// # Errors
+    ///
+    /// The log engine failed.
+    pub fn keep_settings(&self, settings: &ClusterSettings) -> Result<(), Error> {
+        self.log.keep_settings(settings)
     }
 
     /// The report of the log engine's recovery.
@@ -480,11 +487,7 @@ impl Store {
     }
 
     /// Reads a piece of the log again, if one is due, while the pages rest until `until`.
-    fn scrub_log(
-        &self,
-        now: Duration,
-        until: Option<Duration>,
-    ) -> Result<StoreMaintenance, Error> {
+    fn scrub_log(&self, now: Duration, until: Option<Duration>) -> Result<StoreMaintenance, Error> {
         let Some(interval) = self.config.log_scrub_interval else {
             return Ok(StoreMaintenance::Rest { until });
         };

@@ -1,12 +1,14 @@
-//! The store's own group in the log: the half of its identity that is there, and the last start
-//! of each other store that it took messages of. In the log, because one synced write is all that
-//! a handshake may have to wait for.
+//! The store's own group in the log: the half of its identity that is there, the last start of each
+//! other store that it took messages of, and changed settings of the cluster. In the log, because
+//! one synced write is all that a handshake, or a change of settings, may have to wait for.
 
-use flotilla_identity::{LogIdentity, PeerWrite, StoreRun};
+use flotilla_identity::{ClusterSettings, LogIdentity, PeerWrite, StoreRun};
 use flotilla_raftlog::{Commit, Durability, LogBatch, LogEngine};
 
 use crate::error::Error;
-use crate::schema::{self, LOG_IDENTITY_KEY, MalformedRow, RELIED_ROOT_KEY, STORE_GROUP};
+use crate::schema::{
+    self, LOG_IDENTITY_KEY, LOG_SETTINGS_KEY, MalformedRow, RELIED_ROOT_KEY, STORE_GROUP,
+};
 
 /// The identity's half in the log, if there is one.
 pub(crate) fn identity(log: &LogEngine) -> Result<Option<LogIdentity>, Error> {
@@ -46,6 +48,20 @@ pub(crate) fn put_peer_run(log: &LogEngine, write: &PeerWrite) -> Commit {
     let row = schema::encode_peer_run((write.run.starts, write.run.nonce), &write.address);
     let mut batch = LogBatch::new();
     batch.put(STORE_GROUP, &schema::peer_run_key(write.store), &row);
+    log.write(batch, Durability::Synced)
+}
+
+/// The settings of the cluster that were kept last, if any were.
+pub(crate) fn settings(log: &LogEngine) -> Result<Option<ClusterSettings>, Error> {
+    let row = log.group(STORE_GROUP).and_then(|group| group.get(LOG_SETTINGS_KEY));
+    let settings = row.map(|row| ClusterSettings::decode(&row)).transpose();
+    Ok(settings.map_err(MalformedRow::from)?)
+}
+
+/// Keeps settings of the cluster, durably.
+pub(crate) fn put_settings(log: &LogEngine, settings: &ClusterSettings) -> Commit {
+    let mut batch = LogBatch::new();
+    batch.put(STORE_GROUP, LOG_SETTINGS_KEY, &settings.encode());
     log.write(batch, Durability::Synced)
 }
 

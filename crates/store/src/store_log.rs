@@ -14,7 +14,7 @@ mod uncheckpointed_log;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flotilla_identity::PeerWrite;
+use flotilla_identity::{ClusterSettings, PeerWrite};
 use flotilla_raftlog::{Commit, Durability, Group, LogBatch, LogEngine};
 use flotilla_region::{
     BirthOrigin, Compaction, HardState, Index, LogWrite, PeerId, RegionId, ReplicaBirth,
@@ -126,10 +126,19 @@ impl StoreLog {
 
     /// Remembers a start of another store, durably.
     pub(crate) fn remember_peer(&self, write: &PeerWrite) -> Result<(), Error> {
+        self.write_own(|engine| store_group::put_peer_run(engine, write))
+    }
+
+    /// Keeps settings of the cluster, durably.
+    pub(crate) fn keep_settings(&self, settings: &ClusterSettings) -> Result<(), Error> {
+        self.write_own(|engine| store_group::put_settings(engine, settings))
+    }
+
+    fn write_own(&self, put: impl FnOnce(&LogEngine) -> Commit) -> Result<(), Error> {
         // A rewrite of the store's own group holds this lock as well: between its reading and its
         // writing no newer row may be queued.
         let uncheckpointed = self.uncheckpointed.lock();
-        let commit = store_group::put_peer_run(&self.engine, write);
+        let commit = put(&self.engine);
         // The log writer needs the lock for its next batch, and must not wait for this sync.
         drop(uncheckpointed);
         commit.wait()?;

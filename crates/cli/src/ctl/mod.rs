@@ -1,5 +1,6 @@
 //! `flotilla ctl`: a cluster's rows, regions and stores, one question at a time.
 
+mod config;
 mod evidence;
 mod input;
 mod key_target;
@@ -88,6 +89,9 @@ enum CtlCommand {
     /// Has placement pause or resume the repair of regions, or says what it does
     #[command(subcommand)]
     Repair(replicas::RepairCommand),
+    /// Shows the settings in force, or changes those of the cluster
+    #[command(subcommand)]
+    Config(config::SettingCommand),
     /// Sets what holds for the whole cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),
@@ -181,6 +185,7 @@ async fn answer(args: &CtlArgs) -> Result<(), Error> {
         CtlCommand::Cluster(ClusterCommand::Set(ClusterSetting::Replicas { count })) => {
             replicas::set_replicas(&args.target, *count, format, out).await
         }
+        CtlCommand::Config(command) => config::run(&args.target, command, format, out).await,
         CtlCommand::Keyspace(command) => keyspace::run(&args.target, command, format, out).await,
         CtlCommand::Stores => stores::run(&args.target, format, out).await,
         CtlCommand::Store(command) => store::run(&args.target, command, format, out).await,

@@ -158,6 +158,7 @@ impl MemberTrio {
             HelloDecision::Unconfirmed => self.greet(*to, *from),
             HelloDecision::Refuse(_) => {}
             HelloDecision::Learn(registry) => panic!("none has a later one than {registry:?}"),
+            HelloDecision::TakeUp(settings) => panic!("none has later ones than {settings:?}"),
             HelloDecision::Stop(words) => {
                 assert!(!self.members[*to].is_sound, "a sound store is told to stop: {words}");
                 self.crash(*to);

@@ -299,9 +299,11 @@ fn settings_of_one_version_must_be_equal() {
     let newer = ClusterSettings { version: 2, ..settings };
     let mut own = first(registry(1..=3), false);
     let newer_hello = StoreHello { settings: newer, ..hello(2) };
-    assert_eq!(own.decide(&newer_hello, 500), HelloDecision::Accept(None));
+    assert_eq!(own.decide(&newer_hello, 500), HelloDecision::TakeUp(newer));
+    assert_eq!(own.settings().version, 1, "they are not in force");
     assert!(own.learn_settings(newer) && !own.learn_settings(newer));
     assert_eq!(own.settings(), &newer);
+    assert_eq!(own.decide(&newer_hello, 500), HelloDecision::Accept(None));
     assert_eq!(own.decide(&hello(2), 500), HelloDecision::Accept(None), "it learns them from here");
 }
 

@@ -87,6 +87,7 @@ fn facts(key: &SettingKey) -> String {
         SettingEffect::Bootstrap => "at the bootstrap",
         SettingEffect::Start => "at a start",
         SettingEffect::Reload => "at a start and at SIGHUP",
+        SettingEffect::Online => "at the bootstrap, later by `flotilla ctl config set`",
     };
     let _ = write!(facts, "Scope: {scope}, {effect}. Variable: {}", key.variable());
     facts

@@ -88,6 +88,8 @@ pub enum SettingEffect {
     Start,
     /// At each start, and while the store runs: at SIGHUP.
     Reload,
+    /// When the cluster begins, and while it runs: by `flotilla ctl config set`.
+    Online,
 }
 
 /// The greatest value of a number that has no bound of its own.
@@ -209,6 +211,12 @@ impl SettingKey {
     pub(super) const fn of_cluster(mut self) -> Self {
         self.scope = SettingScope::Cluster;
         self.at_bootstrap()
+    }
+
+    /// Says that an operator changes it while the cluster runs.
+    pub(super) const fn online(mut self) -> Self {
+        self.effect = SettingEffect::Online;
+        self
     }
 
     /// Says that it counts when the cluster begins.
@@ -397,6 +405,7 @@ impl SettingEffect {
     pub fn name(self) -> &'static str {
         match self {
             Self::Bootstrap => "bootstrap",
+            Self::Online => "online",
             Self::Start => "start",
             Self::Reload => "reload",
         }

@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -14,52 +13,12 @@ use super::error::{ConfigError, ConfigErrors};
 use super::given_value::GivenValue;
 use super::key::SettingKey;
 use super::node::NodeConfig;
+use super::setting_source::{SettingSource, SettingSources};
 use super::table::{find, find_variable};
 use super::toml_file;
 
 /// Bytes of a file of settings at most.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-
-/// The source of a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SettingSource {
-    /// Nowhere: it is the default.
-    Default,
-    /// A line of a file.
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The line, counted from 1.
-        line: usize,
-    },
-    /// A variable of the environment, by its name.
-    Variable(String),
-    /// A flag of the command line, with its dashes.
-    Flag(String),
-}
-
-impl SettingSource {
-    /// The kind of the source, in a word.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::File { .. } => "file",
-            Self::Variable(_) => "variable",
-            Self::Flag(_) => "flag",
-        }
-    }
-}
-
-impl fmt::Display for SettingSource {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => out.write_str("default"),
-            Self::File { path, line } => write!(out, "{}, line {line}", path.display()),
-            Self::Variable(name) | Self::Flag(name) => out.write_str(name),
-        }
-    }
-}
 
 /// Settings as they are put together: the lowest layer first.
 #[derive(Debug, Default)]
@@ -73,7 +32,6 @@ pub struct SettingLayers {
 pub struct LayeredConfig {
     /// The settings: each within its range, but not yet resolved.
     pub config: NodeConfig,
-    sources: BTreeMap<String, SettingSource>,
 }
 
 impl LayeredConfig {
@@ -86,7 +44,7 @@ impl LayeredConfig {
     /// The same for the key of this name, as `limits.slow_request_ms`.
     #[must_use]
     pub fn source_of(&self, path: &str) -> &SettingSource {
-        self.sources.get(path).unwrap_or(&SettingSource::Default)
+        self.config.sources.of(path)
     }
 }
 
@@ -165,7 +123,7 @@ impl SettingLayers {
     /// checked by [`NodeConfig::resolve`].
     pub fn finish(self) -> Result<LayeredConfig, ConfigError> {
         self.errors.end()?;
-        let (mut root, mut sources) = (Map::new(), BTreeMap::new());
+        let (mut root, mut sources) = (Map::new(), SettingSources::default());
         for (path, (key, value, source)) in self.given {
             let keys = match key.section() {
                 "" => &mut root,
@@ -176,11 +134,13 @@ impl SettingLayers {
                     .expect("no key has the name of a section"),
             };
             keys.insert(key.name().to_owned(), value);
-            sources.insert(path, source);
+            sources.set(path, source);
         }
         let config = serde_json::from_value(Value::Object(root));
-        let config = config.map_err(|error| ConfigError::Value(error.to_string()))?;
-        Ok(LayeredConfig { config, sources })
+        let mut config: NodeConfig =
+            config.map_err(|error| ConfigError::Value(error.to_string()))?;
+        config.sources = sources;
+        Ok(LayeredConfig { config })
     }
 
     fn put(&mut self, source: SettingSource, path: &str, given: &GivenValue) {

@@ -6,6 +6,7 @@
 //! flags of the command line over both (`layers.rs`). A name that does not exist is refused, so
 //! that a misspelt key never means a silent default.
 
+mod cluster_change;
 mod default_file;
 mod error;
 mod given_value;
@@ -19,6 +20,7 @@ mod path_text;
 mod quantity;
 mod raft;
 mod resolved;
+mod setting_source;
 mod snapshot;
 mod split;
 mod split_keys;
@@ -30,17 +32,19 @@ mod tls;
 mod toml_file;
 mod verify;
 
+pub(crate) use cluster_change::{ClusterChange, cluster_change};
 pub use default_file::{default_file, default_values};
 pub use error::ConfigError;
 pub use http2::Http2Config;
 pub use key::{SettingEffect, SettingKey, SettingKind, SettingScope, SettingSection, ValueRange};
-pub use layers::{LayeredConfig, SettingLayers, SettingSource};
+pub use layers::{LayeredConfig, SettingLayers};
 pub(crate) use limits::KEY_BYTES_MAX;
 pub use limits::{LimitsConfig, ThreadsConfig};
 pub use log_format::{LogFormat, UnknownLogFormat};
 pub use node::{FirstStart, NodeConfig};
-pub use raft::{ENTRY_BYTES_MAX, RaftConfig, shard_config};
+pub use raft::{ENTRY_BYTES_MAX, RaftConfig, region_settings, shard_config};
 pub use resolved::ResolvedConfig;
+pub use setting_source::{SettingSource, SettingSources};
 pub use snapshot::SnapshotConfig;
 pub use split::SplitConfig;
 pub(crate) use split_keys::read_first_borders;

@@ -13,6 +13,7 @@ use super::limits::{LimitsConfig, ThreadsConfig};
 use super::log_format::LogFormat;
 use super::path_text::lossy;
 use super::raft::RaftConfig;
+use super::setting_source::SettingSources;
 use super::snapshot::SnapshotConfig;
 use super::split::SplitConfig;
 use super::storage::{ScrubConfig, StorageConfig};
@@ -75,8 +76,8 @@ settings! {
         #[serde(serialize_with = "lossy")]
         pub split_keys: PathBuf,
         /// Replicas of each region, as far as there are stores; odd, or a majority costs one more
-        /// for nothing. Counts at the bootstrap, later `flotilla ctl cluster set replicas`.
-        #[key(count(1, 7).of_cluster())]
+        /// for nothing. Counts at the bootstrap, later `flotilla ctl config set replicas`.
+        #[key(count(1, 7).of_cluster().online())]
         pub replicas: Option<u64>,
         /// The form of the clients' keys, for ever: `v1ttl`, any byte string; `v2`, TiKV's API V2
         /// with keyspaces. There is no way from one to the other but to copy the rows.
@@ -99,6 +100,9 @@ settings! {
         /// outlives the one case that it was meant for.
         #[serde(skip)]
         pub first_start: FirstStart,
+        /// Where the values come from.
+        #[serde(skip)]
+        pub sources: SettingSources,
         /// Ticks, elections and entries.
         pub raft: RaftConfig,
         /// Files and checkpoints.
@@ -153,6 +157,7 @@ impl Default for NodeConfig {
             replicas: None,
             api: None,
             first_start: FirstStart::Usual,
+            sources: SettingSources::default(),
             log: "info".to_owned(),
             log_format: LogFormat::Text,
             log_redact: true,

@@ -2,20 +2,21 @@
 //! log a store keeps for others.
 
 use flotilla_identity::ClusterSettings;
+use flotilla_region::RegionSettings;
 
 use super::error::ConfigError;
 use super::key::{KIB, MIB, SECOND, TIB, bytes, count, milliseconds, settings, switch};
 use super::split::SplitConfig;
 use super::storage::StorageConfig;
+use crate::clock::Clock;
 
 settings! {
     /// Settings of the cluster, on which leases rest; and how much of the log is kept for others.
-    // They are fixed at its bootstrap; later a store takes them from its own copy, and a value that
-    // is given must be equal to that.
+    // Given at its bootstrap; later a store takes them from its own copy.
     #[derive(Default, Eq)]
     pub struct RaftConfig: "raft" {
         /// The time of a tick.
-        #[key(milliseconds(10, 10 * SECOND).of_cluster())]
+        #[key(milliseconds(10, 10 * SECOND).of_cluster().online())]
         pub tick_ms: Option<u64>,
         /// Ticks without a leader until a replica stands for election; 600 ms by default.
         #[key(count(4, 10_000).beside("at least 3 × `raft.heartbeat_ticks`").of_cluster())]
@@ -25,11 +26,11 @@ settings! {
         pub heartbeat_ticks: Option<u64>,
         /// Bytes of a log entry, and so of one write; a larger one is refused.
         // A message between stores holds one entry and may have 16 MiB.
-        #[key(bytes(64 * KIB, ENTRY_BYTES_MAX).of_cluster())]
+        #[key(bytes(64 * KIB, ENTRY_BYTES_MAX).of_cluster().online())]
         pub entry_bytes_max: Option<u64>,
         /// Whether leaders answer reads under a lease; false: each read asks a majority, whatever
         /// the clocks do.
-        #[key(switch().of_cluster())]
+        #[key(switch().of_cluster().online())]
         pub read_leases: Option<bool>,
         /// Bytes of log entries that the store keeps for replicas that lack them, all regions
         /// together; a replica that lacks more gets a snapshot.
@@ -100,15 +101,25 @@ pub fn shard_config(
 ) -> flotilla_region::Config {
     let ticks = |count: u64| u32::try_from(count).expect("checked to be at most 10 000");
     let mut config = flotilla_region::Config {
-        tick_ms: settings.tick_ms,
         election_ticks: ticks(settings.election_ticks),
         heartbeat_ticks: ticks(settings.heartbeat_ticks),
         seed,
-        entry_bytes_max: settings.entry_bytes_max as usize,
         split: split.limits(),
         ..flotilla_region::Config::default()
     };
     config.window.log_kept_bytes_max = log_kept_bytes_max;
-    config.reads.leases = settings.read_leases;
+    config.apply(region_settings(settings));
     config
+}
+
+/// The part of the settings of the cluster that regions go by, and that changes while they run.
+#[must_use]
+pub fn region_settings(settings: &ClusterSettings) -> RegionSettings {
+    RegionSettings {
+        tick_ms: settings.tick_ms,
+        // A lease counts on a clock that goes on in suspend: decision 5,
+        // `docs/decisions/0005-leases.md`.
+        leases: settings.uses_leases() && Clock::GOES_ON_IN_SUSPEND,
+        entry_bytes_max: settings.entry_bytes_max as usize,
+    }
 }

@@ -126,6 +126,17 @@ impl NodeConfig {
         }
     }
 
+    /// Puts in the settings of the cluster.
+    pub(crate) fn put_cluster(&mut self, settings: &ClusterSettings) {
+        self.replicas = Some(settings.replicas);
+        self.api = Some(settings.api);
+        self.raft.tick_ms = Some(settings.tick_ms);
+        self.raft.election_ticks = Some(settings.election_ticks);
+        self.raft.heartbeat_ticks = Some(settings.heartbeat_ticks);
+        self.raft.entry_bytes_max = Some(settings.entry_bytes_max);
+        self.raft.read_leases = Some(settings.read_leases);
+    }
+
     fn check_combinations(&self, settings: &ClusterSettings, errors: &mut ConfigErrors) {
         errors.take(self.storage.check());
         errors.take(self.raft.check(&self.storage));
@@ -166,14 +177,8 @@ impl ResolvedConfig {
     /// Addresses that follow from the directory stay open, as do the labels.
     #[must_use]
     pub fn effective(&self) -> NodeConfig {
-        let (settings, mut config) = (&self.spec.settings, self.config.clone());
-        config.replicas = Some(settings.replicas);
-        config.api = Some(settings.api);
-        config.raft.tick_ms = Some(settings.tick_ms);
-        config.raft.election_ticks = Some(settings.election_ticks);
-        config.raft.heartbeat_ticks = Some(settings.heartbeat_ticks);
-        config.raft.entry_bytes_max = Some(settings.entry_bytes_max);
-        config.raft.read_leases = Some(settings.read_leases);
+        let mut config = self.config.clone();
+        config.put_cluster(&self.spec.settings);
         config.raft.log_kept_bytes_max = Some(config.raft.kept_bytes_max(&config.storage));
         config.storage.dirty_bytes_hard_max = Some(config.storage.dirty_bytes_hard_max());
         config.threads.shards = config.threads.shard_count();
@@ -268,7 +273,8 @@ impl ResolvedConfig {
         }
     }
 
-    /// Compares the given settings with those of a member's directory.
+    /// Compares the given settings with those of a member's directory. One that was changed while
+    /// the cluster ran may differ, and does not count.
     ///
     /// # Errors
     ///
@@ -295,7 +301,16 @@ impl ResolvedConfig {
                 config.cluster_id
             )));
         }
-        if let Some(conflict) = copy.conflict_with_given(&config.given()) {
+        let given = config.given();
+        // A file that was right before a change must not keep its store from starting.
+        let changed = copy.version > ClusterSettings::default().version;
+        let of_start = match changed {
+            true => {
+                GivenSettings { tick_ms: None, entry_bytes_max: None, read_leases: None, ..given }
+            }
+            false => given,
+        };
+        if let Some(conflict) = copy.conflict_with_given(&of_start) {
             return Err(ConfigError::Value(format!(
                 "{} = {} is given, but the cluster has {}, as the copy in {dir} says: it cannot be \
                  changed here; take it out of the flags and files of this store",
@@ -303,5 +318,19 @@ impl ResolvedConfig {
             )));
         }
         Ok(())
+    }
+
+    /// Warns of a given value that does not count, since the cluster was changed while it ran.
+    pub(crate) fn warn_of_changed(&self, copy: &ClusterSettings) {
+        if let Some(conflict) = copy.conflict_with_given(&self.config.given()) {
+            tracing::warn!(
+                "{} = {} is given and does not count: the cluster was changed to {}; take it out of \
+                 the flags and files of this store, or change the cluster by `flotilla ctl config \
+                 set`",
+                conflict.name,
+                conflict.theirs,
+                conflict.ours
+            );
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use flotilla_region::{Event, RegionId, Shard};
+use flotilla_region::{Event, RegionId, RegionSettings, Shard};
+use tokio::sync::oneshot;
 
 use crate::driver::mailbox::Mailbox;
 
@@ -12,6 +13,8 @@ pub(crate) enum ShardMessage {
     Event(Event),
     /// A closure that inspects the regions between two steps.
     Inspect(Box<dyn FnOnce(&Shard) + Send>),
+    /// Other settings from the next step on, and who hears that they are in force.
+    Reconfigure(RegionSettings, oneshot::Sender<()>),
 }
 
 /// The mailboxes of all shards of a node.

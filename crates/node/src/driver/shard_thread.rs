@@ -95,6 +95,12 @@ impl<O: MessageSink> ShardThread<O> {
                     ShardMessage::Event(event) if self.sinks.is_given_up(&event, taken) => {}
                     ShardMessage::Event(event) => events.push_back(event),
                     ShardMessage::Inspect(look) => look(&self.shard),
+                    ShardMessage::Reconfigure(settings, done) => {
+                        self.shard.reconfigure(settings);
+                        // The effects of the last step have left; an error means that the asker has
+                        // gone.
+                        let _ = done.send(());
+                    }
                 }
             }
             effects.clear();

@@ -19,6 +19,7 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::convert::{hello_from_wire, hello_to_wire};
+use super::settings_copy::SettingsCopy;
 use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
 use crate::net::dial::Dialer;
@@ -66,7 +67,7 @@ pub(crate) struct Membership {
 struct MembershipShared {
     identity: StoreIdentity,
     address: String,
-    settings: ClusterSettings,
+    settings: SettingsCopy,
     store: Arc<DropNotify<Store>>,
     failure: NodeFailure,
     /// The way to other stores.
@@ -100,7 +101,7 @@ impl Membership {
         let shared = MembershipShared {
             identity: store.identity().clone(),
             address,
-            settings: *handshake.settings(),
+            settings: SettingsCopy::new(*handshake.settings()),
             store,
             failure,
             dialer,
@@ -130,9 +131,45 @@ impl Membership {
         (self.shared.identity.uuid, self.shared.identity.run)
     }
 
-    /// The settings of the cluster that this start runs with.
-    pub(crate) fn settings(&self) -> &ClusterSettings {
-        &self.shared.settings
+    /// The settings of the cluster as this store keeps them.
+    pub(crate) fn settings(&self) -> ClusterSettings {
+        self.shared.settings.kept()
+    }
+
+    /// Wakes when they have changed.
+    pub(crate) fn settings_changes(&self) -> watch::Receiver<ClusterSettings> {
+        self.shared.settings.follow()
+    }
+
+    /// All shards have this version of them.
+    pub(crate) fn note_settings_in_force(&self, version: u64) {
+        self.shared.settings.note_in_force(version);
+    }
+
+    /// The version that all shards have. It is kept durably.
+    pub(crate) fn settings_in_force(&self) -> u64 {
+        self.shared.settings.in_force()
+    }
+
+    /// Takes settings of the cluster up, if they are later: durably, and then in all shards. False
+    /// if that failed, and the node stops.
+    pub(crate) async fn learn_settings(&self, settings: ClusterSettings) -> bool {
+        let version = settings.version;
+        {
+            let _one = self.shared.learning.lock().await;
+            if version > self.settings().version {
+                // First the copy: what this store says that it has must outlive its next start.
+                if !self.keep(move |store| store.keep_settings(&settings)).await {
+                    return false;
+                }
+                self.shared.settings.note_kept(settings);
+            }
+        }
+        let is_in_force = self.shared.settings.wait_in_force(version).await;
+        if is_in_force {
+            self.shared.handshake.lock().learn_settings(settings);
+        }
+        is_in_force
     }
 
     /// The way to other stores.
@@ -280,7 +317,7 @@ impl Membership {
         }
         let copy = registry.clone();
         // First the copy: a store is known once its row is in the pages.
-        if !self.keep(move |store| store.keep_copies(Some(&copy), None)).await {
+        if !self.keep(move |store| store.keep_registry(&copy)).await {
             return false;
         }
         let StoreIdentity { store: own, run, .. } = self.shared.identity;
@@ -399,6 +436,12 @@ impl Membership {
             }
             decision = self.shared.handshake.lock().decide(hello, log_end);
         }
+        if let HelloDecision::TakeUp(settings) = decision {
+            if !self.learn_settings(settings).await {
+                return HelloOutcome::Stopping;
+            }
+            decision = self.shared.handshake.lock().decide(hello, log_end);
+        }
         match decision {
             HelloDecision::Accept(write) => {
                 if let Some(write) = write
@@ -406,11 +449,13 @@ impl Membership {
                 {
                     return HelloOutcome::Stopping;
                 }
-                self.accept(hello).await;
+                self.accept(hello);
                 HelloOutcome::Accepted
             }
-            // A later registry was taken over, and is no news the second time.
-            HelloDecision::Learn(_) | HelloDecision::Unconfirmed => HelloOutcome::Unconfirmed,
+            // A registry or settings that were taken over are no news the second time.
+            HelloDecision::Learn(_) | HelloDecision::TakeUp(_) | HelloDecision::Unconfirmed => {
+                HelloOutcome::Unconfirmed
+            }
             HelloDecision::Refuse(refusal) => {
                 let why = refusal.to_string();
                 self.warn_once(
@@ -426,17 +471,9 @@ impl Membership {
         }
     }
 
-    async fn accept(&self, hello: &StoreHello) {
-        let is_news = {
-            let mut handshake = self.shared.handshake.lock();
-            handshake.accept(hello);
-            handshake.learn_settings(hello.settings)
-        };
+    fn accept(&self, hello: &StoreHello) {
+        self.shared.handshake.lock().accept(hello);
         self.shared.warned.lock().remove(&hello.from.store);
-        let settings = hello.settings;
-        if is_news {
-            self.keep(move |store| store.keep_copies(None, Some(&settings))).await;
-        }
     }
 
     /// Makes a write durable, on a thread that may block. False if that failed, and the node with

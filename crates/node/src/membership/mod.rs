@@ -16,6 +16,7 @@ mod handshakes;
 mod join;
 mod join_client;
 mod join_server;
+mod settings_copy;
 mod waiting_server;
 
 pub(crate) use become_member::become_member;

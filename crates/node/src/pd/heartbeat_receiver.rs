@@ -21,8 +21,8 @@ use super::leader::PdLeader;
 use crate::membership::{labels_from_wire, run_from_wire, uuid_from_wire};
 use crate::net::connection::ConnectionPeer;
 
-/// Answers that wait for the connection: a ping, a registry, transfers and steps.
-const ANSWERS_COUNT_MAX: usize = 4;
+/// Answers that wait for the connection: a ping, a registry, settings, transfers and steps.
+const ANSWERS_COUNT_MAX: usize = 5;
 
 /// The service that takes heartbeats.
 pub(super) struct HeartbeatReceiver(pub(super) PdContext);
@@ -116,11 +116,7 @@ fn take(
         labels: labels_from_wire(told.labels),
     };
     check_labels(&run.labels).map_err(Status::invalid_argument)?;
-    if let Some(newer) = pd_leader.note_run(&run, report.registry_version) {
-        let registry = newer.encode().into();
-        // Full: the next report finds it missing again.
-        let _ = pings.try_send(Ok(ReportResponse { registry, ..ReportResponse::default() }));
-    }
+    note_versions(pd_leader, &run, (report.registry_version, report.settings_version), pings);
     if is_gone {
         // It has the registry that says so, and stops by that.
         let words = format!("store {store} is no store of this cluster any more");
@@ -147,4 +143,22 @@ fn take(
         }
     }
     Ok(())
+}
+
+/// Takes in what a store has of registry and settings, and shows it what it lacks.
+fn note_versions(
+    pd_leader: &Arc<PdLeader>,
+    run: &RunReport,
+    (registry, settings): (u64, u64),
+    pings: &Pings,
+) {
+    // Full: the next report finds it missing again.
+    if let Some(newer) = pd_leader.note_run(run, registry) {
+        let registry = newer.encode().into();
+        let _ = pings.try_send(Ok(ReportResponse { registry, ..ReportResponse::default() }));
+    }
+    if let Some(newer) = pd_leader.note_settings(run.store, settings, registry) {
+        let settings = newer.encode().into();
+        let _ = pings.try_send(Ok(ReportResponse { settings, ..ReportResponse::default() }));
+    }
 }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use flotilla_identity::{SYSTEM_REGION, StoreRegistry};
+use flotilla_identity::{ClusterSettings, SYSTEM_REGION, StoreRegistry};
 use flotilla_placement::{KnownRegion, LedRegions, RegionHeartbeat};
 use flotilla_proto::metapb;
 use flotilla_proto::peers::placement_client::PlacementClient;
@@ -154,12 +154,11 @@ impl HeartbeatSession {
                 _ = full.tick() => self.everything(),
                 answer = answers.message() => {
                     let Some(answer) = answer? else { return Ok(()) };
-                    let ReportResponse { wants_full, ping, registry, transfers, steps, clock_deviation_ms } =
-                        answer;
+                    self.learn(&answer).await;
+                    let ReportResponse {
+                        wants_full, ping, transfers, steps, clock_deviation_ms, ..
+                    } = answer;
                     self.echo = self.echo.max(ping);
-                    if !registry.is_empty() {
-                        self.learn(&registry).await;
-                    }
                     if let Some(deviation_ms) = clock_deviation_ms {
                         self.context.shared.router.wall_clock().note_deviation(deviation_ms);
                     }
@@ -187,13 +186,22 @@ impl HeartbeatSession {
         }
     }
 
-    /// Takes over the registry that the leader of placement has.
-    async fn learn(&self, row: &[u8]) {
-        match StoreRegistry::decode(row) {
-            Ok(registry) => {
-                self.context.shared.membership.learn_registry(registry).await;
+    /// Takes over the registry and the settings that the leader of placement has.
+    async fn learn(&self, answer: &ReportResponse) {
+        let membership = &self.context.shared.membership;
+        let malformed = "placement sent a row that cannot be read";
+        // Either ends the node if it cannot be kept.
+        if !answer.registry.is_empty() {
+            match StoreRegistry::decode(&answer.registry) {
+                Ok(registry) => _ = membership.learn_registry(registry).await,
+                Err(error) => tracing::warn!("{malformed}: {error}"),
             }
-            Err(error) => tracing::warn!("placement sent a registry that cannot be read: {error}"),
+        }
+        if !answer.settings.is_empty() {
+            match ClusterSettings::decode(&answer.settings) {
+                Ok(settings) => _ = membership.learn_settings(settings).await,
+                Err(error) => tracing::warn!("{malformed}: {error}"),
+            }
         }
     }
 
@@ -261,6 +269,7 @@ impl HeartbeatSession {
             level: run.level,
             schema: run.schema,
             registry_version: shared.membership.registry_version(),
+            settings_version: shared.membership.settings_in_force(),
             stopping: *shared.stopping.borrow(),
             replicas: Some(shared.router.replica_count() as u64),
             step_answers: Vec::new(),

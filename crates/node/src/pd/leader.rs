@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use flotilla_identity::{MemberId, SYSTEM_REGION, StoreRegistry};
+use flotilla_identity::{ClusterSettings, MemberId, SYSTEM_REGION, StoreRegistry};
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_placement::{
     ClusterView, Config, IdAllocator, LeaderBalanceLimits, LeaderStep, LeaderStepState,
@@ -29,6 +29,7 @@ use super::leader_balancer::LeaderBalancer;
 use super::lookup::LookupResult;
 use super::registry_row::RegistryRow;
 use super::replica_repair::{self, ReplicaRepair};
+use super::setting_changes::SettingsRow;
 use crate::driver::router::{RequestError, Router};
 use crate::membership::Membership;
 use crate::wall_clock;
@@ -50,9 +51,9 @@ pub(super) enum PdLeaderError {
     /// A row is not what this program writes.
     #[error(transparent)]
     Row(#[from] RowError),
-    /// The registry is not what this program writes.
-    #[error("row placement/stores: {0}")]
-    Registry(#[from] flotilla_base::fields::Malformed),
+    /// The registry, or the settings, are not what this program writes.
+    #[error("a row of placement: {0}")]
+    Malformed(#[from] flotilla_base::fields::Malformed),
     /// The data belongs to another cluster.
     #[error("the rows are of cluster {found}, this is cluster {here}")]
     Foreign {
@@ -77,6 +78,7 @@ pub(super) struct PdLeader {
     ids: Mutex<IdAllocator>,
     tso: Mutex<Tso>,
     pub(super) registry: Mutex<RegistryRow>,
+    pub(super) settings: Mutex<SettingsRow>,
     /// Notifies the waiters when a row was written, or was not.
     pub(super) settled: Notify,
     /// True once a row is not what it should be: the term must end.
@@ -111,9 +113,12 @@ impl PdLeader {
             return Err(PdLeaderError::Foreign { found, here });
         }
         let stored = row(rows::STORES_KEY)?.map(|row| StoreRegistry::decode(&row)).transpose()?;
-        let has_settings = row(rows::SETTINGS_KEY)?.is_some();
+        let written = row(rows::SETTINGS_KEY)?.map(|row| ClusterSettings::decode(&row));
+        let written = written.transpose()?;
+        // The copies of all stores began alike.
+        let settings = written.unwrap_or_else(|| membership.settings());
         let repair = row(rows::REPAIR_KEY)?;
-        let repair = ReplicaRepair::new(membership.settings().replicas, repair.as_deref())?;
+        let repair = ReplicaRepair::new(settings.replicas, repair.as_deref())?;
         let is_stored = stored.is_some();
         let registry = stored.unwrap_or_else(|| membership.registry());
         // A store may have joined that this one has not heard of.
@@ -139,6 +144,7 @@ impl PdLeader {
             ids: Mutex::new(ids),
             tso: Mutex::new(tso),
             registry: Mutex::new(RegistryRow::new(registry.clone(), is_stored)),
+            settings: Mutex::new(SettingsRow::new(settings)),
             settled: Notify::new(),
             broken: watch::Sender::new(false),
         });
@@ -152,8 +158,8 @@ impl PdLeader {
         if !is_stored {
             pd_leader.write_registry(registry).await;
         }
-        if !has_settings {
-            let (key, value) = (rows::SETTINGS_KEY, membership.settings().encode());
+        if written.is_none() {
+            let (key, value) = (rows::SETTINGS_KEY, settings.encode());
             pd_leader.write(RowSwap { key, expected: None, value }).await;
         }
         Ok(pd_leader)

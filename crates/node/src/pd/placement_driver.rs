@@ -16,6 +16,7 @@ use super::keyspaces::{KeyspaceRequests, KeyspaceServer};
 use super::registration::JoinService;
 use super::repair_requests::RepairRequests;
 use super::service::PdService;
+use super::setting_changes::SettingRequests;
 use super::stubs::EmptyMetaStorage;
 use super::{election, heartbeat_sender, http, id_lender};
 use crate::driver::router::Router;
@@ -82,6 +83,11 @@ impl PlacementDriver {
     /// Backups and restores, for operators.
     pub(crate) fn backup_requests(&self) -> BackupRequests {
         BackupRequests(self.context.clone())
+    }
+
+    /// Settings of the cluster, for operators.
+    pub(crate) fn setting_requests(&self) -> SettingRequests {
+        SettingRequests(self.context.clone())
     }
 
     /// The service that takes heartbeats.

@@ -23,6 +23,7 @@ pub(super) async fn run(pd_leader: Weak<PdLeader>) {
         let Some(pd_leader) = pd_leader.upgrade() else { return };
         look(&pd_leader).await;
         pd_leader.remove_emptied().await;
+        pd_leader.roll_out_settings().await;
     }
 }
 

@@ -1,15 +1,18 @@
 //! The operator service: what an operator has a store do.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use flotilla_proto::metapb;
 use flotilla_proto::peers::operator_server::Operator;
 use flotilla_proto::peers::{
-    BackupRegionRequest, ChangeReplicasRequest, ChangeReplicasResponse, ChangeStoreRequest,
-    ChangeStoreResponse, CreateKeyspaceRequest, CreateKeyspaceResponse, PlacementStateRequest,
+    BackupRegionRequest, ChangeReplicasRequest, ChangeReplicasResponse, ChangeSettingRequest,
+    ChangeSettingResponse, ChangeStoreRequest, ChangeStoreResponse, ClusterSettingsRequest,
+    ClusterSettingsResponse, CreateKeyspaceRequest, CreateKeyspaceResponse, PlacementStateRequest,
     PlacementStateResponse, RepairStatusRequest, RepairStatusResponse, RestoreStepRequest,
-    RestoreStepResponse, SetRepairRequest, SetRepairResponse, TransferLeaderRequest,
-    TransferLeaderResponse, VerifyRegionRequest, VerifyRegionResponse,
+    RestoreStepResponse, SetRepairRequest, SetRepairResponse, StoreSettingsRequest,
+    StoreSettingsResponse, TransferLeaderRequest, TransferLeaderResponse, VerifyRegionRequest,
+    VerifyRegionResponse,
 };
 use flotilla_region::{Index, Peer, RegionId, Reject, StoreId, TransferError};
 use tokio::time::Instant;
@@ -18,7 +21,8 @@ use tonic::{Request, Response, Status};
 use super::region_backup::{BackupStream, RegionBackups};
 use crate::driver::router::{RequestError, Router};
 use crate::membership::Membership;
-use crate::pd::{BackupRequests, KeyspaceRequests, RepairRequests};
+use crate::online_settings::OnlineSettings;
+use crate::pd::{BackupRequests, KeyspaceRequests, RepairRequests, SettingRequests};
 use crate::verdict_proto::verdict_to_wire;
 
 /// How long an answer waits for a verdict: less than any caller does.
@@ -32,6 +36,8 @@ pub(crate) struct OperatorServer {
     pub(crate) keyspaces: KeyspaceRequests,
     pub(crate) backups: BackupRequests,
     pub(crate) region_backups: RegionBackups,
+    pub(crate) settings: SettingRequests,
+    pub(crate) online: Arc<OnlineSettings>,
 }
 
 #[tonic::async_trait]
@@ -137,6 +143,29 @@ impl Operator for OperatorServer {
         request: Request<RestoreStepRequest>,
     ) -> Result<Response<RestoreStepResponse>, Status> {
         Ok(Response::new(self.backups.restore(request.into_inner()).await))
+    }
+
+    async fn change_setting(
+        &self,
+        request: Request<ChangeSettingRequest>,
+    ) -> Result<Response<ChangeSettingResponse>, Status> {
+        Ok(Response::new(self.settings.change(request.into_inner()).await))
+    }
+
+    async fn cluster_settings(
+        &self,
+        _: Request<ClusterSettingsRequest>,
+    ) -> Result<Response<ClusterSettingsResponse>, Status> {
+        Ok(Response::new(self.settings.cluster().await))
+    }
+
+    async fn store_settings(
+        &self,
+        _: Request<StoreSettingsRequest>,
+    ) -> Result<Response<StoreSettingsResponse>, Status> {
+        let version = self.membership.settings_in_force();
+        let values = self.online.values(&self.membership.settings());
+        Ok(Response::new(StoreSettingsResponse { values, version }))
     }
 }
 

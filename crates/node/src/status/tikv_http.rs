@@ -9,27 +9,28 @@ use axum::routing::get;
 use flotilla_identity::ClusterSettings;
 use serde_json::{Value, json};
 
-use crate::config::ResolvedConfig;
+use crate::config::{ResolvedConfig, SplitConfig};
+use crate::membership::Membership;
 use crate::net::answer::{self, Answer};
 
 /// The routes.
-pub(crate) fn routes(resolved: &ResolvedConfig, cluster: &ClusterSettings) -> Router {
-    let settings = Arc::new(settings(resolved, cluster));
-    Router::new().route("/status", get(status)).route("/config", get(config)).with_state(settings)
+pub(crate) fn routes(resolved: &ResolvedConfig, membership: &Membership) -> Router {
+    let state = Arc::new((resolved.config.split.clone(), membership.clone()));
+    Router::new().route("/status", get(status)).route("/config", get(config)).with_state(state)
 }
 
 async fn status() -> Answer {
     answer::text(String::new())
 }
 
-async fn config(State(settings): State<Arc<Value>>) -> Answer {
-    answer::json(&settings)
+async fn config(State(state): State<Arc<(SplitConfig, Membership)>>) -> Answer {
+    let (split, membership) = &*state;
+    answer::json(&settings(split, &membership.settings()))
 }
 
 /// The settings by TiKV's names, as far as there is something like them here. Values may expire
 /// under each API version.
-fn settings(resolved: &ResolvedConfig, cluster: &ClusterSettings) -> Value {
-    let split = &resolved.config.split;
+fn settings(split: &SplitConfig, cluster: &ClusterSettings) -> Value {
     let size = format!("{}KiB", split.region_bytes_max >> 10);
     json!({
         "storage": {

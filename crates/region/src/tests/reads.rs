@@ -95,6 +95,69 @@ fn a_leader_that_is_cut_off_stops_answering_in_time() {
     }
 }
 
+/// A round that was asked with one tick is answered, and its answer comes late, when all have
+/// another one: it is counted from the asking, and would be as long as the new promises, though
+/// the followers have given the old ones.
+#[test]
+fn a_round_from_before_another_tick_earns_no_lease() {
+    let mut cluster = Cluster::new(4, Config::default());
+    assert_eq!(cluster.elect(), 1);
+    let put = cluster.put(1, "a", 1);
+    cluster.answer(put);
+    let read = cluster.read(1, "a", false);
+    cluster.run_until("a round", |cluster| cluster.machines[&1].shard.stats().read_rounds > 0);
+    let now = |tick_ms, leases| RegionSettings { tick_ms, leases, entry_bytes_max: 8 << 20 };
+    for (tick_ms, leases) in [(50, false), (500, false), (500, true)] {
+        for machine in cluster.machines.values_mut() {
+            machine.shard.reconfigure(now(tick_ms, leases));
+        }
+    }
+    assert_eq!(cluster.answer(read), value(1));
+    let by_lease = |cluster: &Cluster| cluster.machines[&1].shard.stats().reads_by_lease;
+    let second = cluster.read(1, "a", false);
+    assert_eq!((cluster.answer(second), by_lease(&cluster)), (value(1), 0));
+    // That one has a lease of the new length.
+    let third = cluster.read(1, "a", false);
+    assert_eq!((cluster.answer(third), by_lease(&cluster)), (value(1), 1));
+}
+
+/// Leases are off at once, and a replica whose next tick is far comes to it by the new tick.
+#[test]
+fn other_settings_are_in_force_from_the_next_step_on() {
+    let mut cluster = Cluster::new(5, Config { tick_ms: 5_000, ..Config::default() });
+    let leader = cluster.elect();
+    let put = cluster.put(leader, "a", 1);
+    cluster.answer(put);
+    (0..2).for_each(|_| {
+        let read = cluster.read(leader, "a", false);
+        cluster.answer(read);
+    });
+    let stats = |cluster: &Cluster| cluster.machines[&leader].shard.stats();
+    assert_eq!(stats(&cluster).reads_by_lease, 1);
+    let settings = RegionSettings { tick_ms: 20, leases: false, entry_bytes_max: 100 };
+    for machine in cluster.machines.values_mut() {
+        machine.shard.reconfigure(settings);
+        assert_eq!(machine.shard.settings(), settings);
+    }
+    // With the former tick an election would take a minute.
+    cluster.isolate(leader);
+    let from = cluster.now;
+    cluster.run_until("another leader", |cluster| {
+        (1..=3).any(|store| store != leader && cluster.status(store).role == Role::Leader)
+    });
+    assert!(cluster.now - from < 2_000, "{} ms", cluster.now - from);
+    cluster.heal();
+    cluster.run(1_000);
+    let leader = cluster.leader().unwrap();
+    let read = cluster.read(leader, "a", false);
+    assert_eq!(cluster.answer(read), value(1));
+    let by_lease: u64 =
+        cluster.machines.values().map(|machine| machine.shard.stats().reads_by_lease).sum();
+    assert_eq!(by_lease, 1, "leases are off");
+    let large = cluster.put(leader, &"k".repeat(100), 2);
+    assert!(matches!(cluster.answer(large), Answer::Rejected(Reject::EntryTooLarge { .. })));
+}
+
 /// The answer of the leader tells the follower what is committed.
 #[test]
 fn a_read_of_a_follower_waits_for_no_heartbeat() {

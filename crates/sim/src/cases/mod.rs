@@ -12,6 +12,7 @@ mod membership;
 mod membership_crashes;
 mod requests;
 mod scenario;
+mod settings;
 mod snapshots;
 mod split_wishes;
 mod transfers;

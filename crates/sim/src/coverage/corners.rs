@@ -46,7 +46,7 @@ impl Coverage {
         corners.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }
 
-    fn corners_of_disks(&self) -> [Corner; 14] {
+    fn corners_of_disks(&self) -> [Corner; 16] {
         [
             ("reads that waited for a time in the log", self.reads.logged_times),
             ("expired rows removed", self.driver.rows_expired),
@@ -63,6 +63,8 @@ impl Coverage {
             ("bytes of pages scrubbed", self.pages.scrubbed_bytes),
             ("directories exchanged", self.identity.directory_swaps),
             ("stores refused", self.identity.refusals),
+            ("settings taken up", self.identity.settings_taken),
+            ("settings learnt by a greeting", self.identity.settings_by_greeting),
         ]
     }
 

@@ -17,6 +17,8 @@ pub(super) struct HandshakeDriver {
     incarnation: u64,
     identity: StoreIdentity,
     handshake: Handshake,
+    /// Later settings of the cluster than those in force.
+    kept: Option<ClusterSettings>,
     /// Stores that have accepted a greeting of this start, so that frames may be sent to them.
     linked: Vec<bool>,
 }
@@ -36,7 +38,14 @@ impl HandshakeDriver {
             Handshake::introduction(store.member_id(), &identity.name, &address, run, settings);
         let (history, known) = (store.history().clone(), store.peer_runs()?);
         let handshake = Handshake::new(handshakes, history, registry, known, false);
-        Ok(Self { place, incarnation, identity, handshake, linked: vec![false; stores] })
+        Ok(Self {
+            place,
+            incarnation,
+            identity,
+            handshake,
+            kept: None,
+            linked: vec![false; stores],
+        })
     }
 
     /// The answer of a member to a store that is none.
@@ -61,6 +70,11 @@ impl HandshakeDriver {
         failed: impl Fn(&Error) -> StopReason,
     ) -> Result<bool, StopReason> {
         match self.handshake.decide(hello, store.log_end()) {
+            // The next step takes them up, and the greeting comes again.
+            HelloDecision::TakeUp(settings) => {
+                self.learn(store, &settings).map_err(|error| failed(&error))?;
+                Ok(false)
+            }
             HelloDecision::Accept(write) => {
                 if let Some(write) = write {
                     // Durable before it is accepted: this memory is what convicts an older copy of
@@ -72,13 +86,40 @@ impl HandshakeDriver {
             }
             HelloDecision::Unconfirmed | HelloDecision::Refuse(_) => Ok(false),
             HelloDecision::Learn(registry) => {
-                store.keep_copies(Some(&registry), None).map_err(|error| failed(&error))?;
+                store.keep_registry(&registry).map_err(|error| failed(&error))?;
                 // The second time it is no news.
                 assert!(self.handshake.learn_registry(*registry), "a later registry is news");
                 self.hear(store, hello, failed)
             }
             HelloDecision::Stop(words) => Err(StopReason::Refused(words)),
         }
+    }
+
+    /// Keeps settings of the cluster durably, if they are later than the own ones.
+    pub(super) fn learn(&mut self, store: &Store, settings: &ClusterSettings) -> Result<(), Error> {
+        let known = self.kept.as_ref().unwrap_or(self.handshake.settings());
+        if settings.version > known.version {
+            store.keep_settings(settings)?;
+            self.kept = Some(*settings);
+        }
+        Ok(())
+    }
+
+    /// Settings that are kept and not in force; they are from now on.
+    pub(super) fn take_up(&mut self) -> Option<ClusterSettings> {
+        let settings = self.kept.take()?;
+        self.handshake.learn_settings(settings);
+        Some(settings)
+    }
+
+    /// The version that is in force.
+    pub(super) fn in_force(&self) -> u64 {
+        self.handshake.settings().version
+    }
+
+    /// Whether later ones are kept already.
+    pub(super) fn has_news(&self) -> bool {
+        self.kept.is_some()
     }
 
     /// The answer to a greeting of `to`, which asked in an incarnation of its own.

@@ -41,6 +41,9 @@ impl SimNode {
                     taken.map_err(|error| self.unread(&error))?;
                 }
             }
+            PacketBody::Settings(settings) => self.take_settings(from, &settings, out)?,
+            // The world is the leader of placement.
+            PacketBody::SettingsTaken(_) => {}
             PacketBody::Question { incarnation, token, request } => {
                 let response = match (&mut self.bootstrapping, &self.running) {
                     (Some(bootstrapping), _) => bootstrapping.answer(&request),
@@ -61,13 +64,13 @@ impl SimNode {
                 }
             }
             PacketBody::Hello { incarnation, hello } => {
-                let Some(accepted) = self.greeted(&hello, is_sound)? else { return Ok(()) };
+                let Some(accepted) = self.greeted(&hello, is_sound, out)? else { return Ok(()) };
                 let running = self.running.as_ref().expect("it was greeted");
                 out.packets.push(running.handshakes.answer_hello(from, incarnation, accepted));
             }
             PacketBody::HelloAnswer { incarnation, hello, accepted } => {
                 if incarnation == self.incarnation
-                    && self.greeted(&hello, is_sound)? == Some(true)
+                    && self.greeted(&hello, is_sound, out)? == Some(true)
                     && accepted
                 {
                     self.connect(from, out);
@@ -78,7 +81,12 @@ impl SimNode {
     }
 
     /// Decides about a greeting; `None` if this is no member.
-    fn greeted(&mut self, hello: &StoreHello, is_sound: bool) -> Result<Option<bool>, StopReason> {
+    fn greeted(
+        &mut self,
+        hello: &StoreHello,
+        is_sound: bool,
+        out: &mut Outbox,
+    ) -> Result<Option<bool>, StopReason> {
         let (place, has_disk_fault, is_swapped) =
             (self.place, self.has_disk_fault, self.is_swapped());
         let Some(RunningStore { handshakes, executor, .. }) = &mut self.running else {
@@ -86,6 +94,7 @@ impl SimNode {
         };
         let failed = |error: &Error| stop_of(place, has_disk_fault, error);
         let accepted = handshakes.hear(executor.store(), hello, failed)?;
+        let has_news = handshakes.has_news();
         // That a copy takes an old greeting of a sound store does no harm: no store takes its
         // answers.
         if accepted && !is_swapped && !is_sound {
@@ -98,6 +107,10 @@ impl SimNode {
             self.coverage.identity.handshakes += 1;
             let from = layout::place(hello.from.store);
             self.accepted[from] = self.accepted[from].max(hello.run.starts);
+        }
+        if has_news {
+            self.coverage.identity.settings_by_greeting += 1;
+            self.schedule_taking_up(out);
         }
         Ok(Some(accepted))
     }

@@ -224,6 +224,9 @@ impl SimNode {
         running.is_step_scheduled = false;
         running.effects.clear();
         running.stall.note_terms(&running.shard);
+        if running.take_up_settings(&self.settings.region) {
+            self.coverage.identity.settings_taken += 1;
+        }
         let behind = running.executor.backlog();
         let events = running.take_events(OpenLanes::beside(behind, self.settings.backlog_max));
         running.silent.hear(&events);

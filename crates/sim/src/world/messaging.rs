@@ -114,6 +114,7 @@ impl SimWorld {
             return Ok(());
         }
         self.counts.messages += 1;
+        self.note_settings(&packet);
         let received = self.nodes[to].receive(packet, &mut self.out);
         self.dispatch(to, received)
     }

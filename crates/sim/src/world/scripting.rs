@@ -1,10 +1,11 @@
 //! The hands of a script: what the named cases do to a cluster.
 
+use flotilla_identity::{ClusterSettings, SettingChange};
 use flotilla_region::{
     Descriptor, Envelope, Event, Index, Message, MessageKind, PeerId, RegionId, Role, Stats,
 };
 
-use super::SimWorld;
+use super::{SimEvent, SimWorld};
 use crate::executor::{InstallArrow, TaskDelays};
 use crate::layout;
 use crate::network::{Partition, PassedSnapshots};
@@ -133,6 +134,19 @@ impl SimWorld {
         };
         self.nodes[to].post(Event::Message(envelope), &mut self.out);
         self.dispatch(to, Ok(())).expect("nothing is done yet");
+    }
+
+    /// An operator changes a setting of the cluster. The first time placement begins to look.
+    pub(crate) fn change_setting(&mut self, change: SettingChange) {
+        if self.swarm.settings().row().version == ClusterSettings::default().version {
+            self.schedule(1, SimEvent::RollOut);
+        }
+        assert!(self.swarm.settings().write(change), "{change:?} changes nothing");
+    }
+
+    /// The settings in the row of the system region.
+    pub(crate) fn settings_row(&mut self) -> ClusterSettings {
+        self.swarm.settings().row()
     }
 
     /// Whether a store leads a region.

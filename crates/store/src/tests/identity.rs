@@ -1,8 +1,8 @@
 //! Tests of data directories: the identity of an empty one, and the refusal of damaged ones.
 
 use flotilla_identity::{
-    ClusterSettings, JoinWrite, PeerWrite, SCHEMA_VERSION, StoreIdentity, StoreRecord,
-    StoreRegistry, StoreRun,
+    ClusterSettings, JoinWrite, PeerWrite, SCHEMA_VERSION, SettingChange, StoreIdentity,
+    StoreRecord, StoreRegistry, StoreRun,
 };
 use flotilla_raftlog::{Durability, LogBatch, LogEngine};
 
@@ -314,12 +314,42 @@ fn the_own_copies_survive_a_checkpoint() {
     let (store, _) = open(&fs);
     let mut registry = StoreRegistry::of_plan(&plan(StoreUuid(7), &regions()));
     registry.version = 5;
-    store.keep_copies(Some(&registry), None).unwrap();
+    store.keep_registry(&registry).unwrap();
     store.checkpoint().unwrap();
     drop(store);
     fs.power_loss(2);
     let (found, settings) = directory(&fs).copies().unwrap();
     assert_eq!((found, settings), (registry, ClusterSettings::default()));
+}
+
+#[test]
+fn changed_settings_are_durable_at_once_and_outlive_purges() {
+    let fs = FaultFs::new(0);
+    let (store, _) = open(&fs);
+    let first = ClusterSettings::default();
+    let changed = first.with_change(SettingChange::TickMs(100)).unwrap();
+    store.keep_settings(&changed).unwrap();
+    drop(store);
+    fs.power_loss(1);
+    assert_eq!(directory(&fs).copies().unwrap().1, changed);
+    let (store, _) = open(&fs);
+    for index in 1..=40 {
+        let value = "v".repeat(400);
+        run(&store, 2, &[ops(index, &[put("key", &value)])]);
+    }
+    store.checkpoint().unwrap();
+    compact(&store, 2, 41, 1);
+    let purged = store.purge_log().unwrap();
+    assert!(purged.segments > 2, "{purged:?}");
+    drop(store);
+    fs.power_loss(2);
+    assert_eq!(directory(&fs).copies().unwrap().1, changed);
+    let (store, _) = open(&fs);
+    let back = changed.with_change(SettingChange::TickMs(50)).unwrap();
+    store.keep_settings(&back).unwrap();
+    drop(store);
+    fs.power_loss(3);
+    assert_eq!(directory(&fs).copies().unwrap().1, back);
 }
 
 #[test]

@@ -23,6 +23,7 @@ fn rows(section: &SettingSection) -> String {
             SettingEffect::Bootstrap => "bootstrap",
             SettingEffect::Start => "start",
             SettingEffect::Reload => "start, SIGHUP",
+            SettingEffect::Online => "bootstrap, online",
         };
         rows.push_str(&format!(
             "| `{}` | {default} | {} | {}: {effect} | {} |\n",

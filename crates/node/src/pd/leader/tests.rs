@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use flotilla_identity::{
-    FEATURE_LEVEL, RegisterRefusal, RegisterRequest, StateChange, StateRefusal, StoreRecord,
-    StoreState, StoreUuid,
+    ClusterSettings, FEATURE_LEVEL, RegisterRefusal, RegisterRequest, SettingChange, StateChange,
+    StateRefusal, StoreRecord, StoreState, StoreUuid,
 };
 use flotilla_placement::{ExitRefusal, RegionInfo, ReplicaInfo, ReplicaRole};
 use flotilla_region::{
@@ -369,6 +369,58 @@ async fn no_store_is_drained_or_leaves_while_an_older_one_is_not_upgraded() {
     }
     // As is what asks for nothing to be moved.
     assert_eq!(change(StateChange::Cancel).await, Ok(StoreState::Up));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_setting_changes_while_an_older_store_is_not_upgraded() {
+    let world = World::new();
+    let mut registry = StoreRegistry { version: 9, level: 6, ..world.membership.registry() };
+    registry.stores[0].level = 6;
+    world.rows.lock().insert(rows::STORES_KEY.into(), registry.encode().into());
+    let pd_leader = world.pd_leader().await;
+    let change = pd_leader.change_setting(SettingChange::TickMs(100));
+    let refusal = world.told(Region::Leads, change).await.unwrap_err();
+    let words = "the feature level is 6, and 7 is needed: upgrade s1";
+    assert_eq!(refusal.to_string(), words);
+    assert_eq!(pd_leader.settings.lock().settings().version, 1);
+}
+
+/// The row has each step before any store hears of it, and a leader that does not know whether it
+/// has written looks before it goes on.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_tick_goes_step_by_step_through_its_row() {
+    let world = World::new();
+    let leader = world.pd_leader().await;
+    let row = || {
+        let row = world.rows.lock().get(rows::SETTINGS_KEY).cloned();
+        ClusterSettings::decode(&row.expect("the first leader writes it")).unwrap()
+    };
+    let change = world.told(Region::Leads, leader.change_setting(SettingChange::TickMs(100)));
+    let changed = change.await.unwrap();
+    assert_eq!((changed, changed.uses_leases(), changed.tick_ms), (row(), false, 50));
+    let registry = leader.registry.lock().registry().version;
+    let roll_out = async |region, version| {
+        let newer = leader.note_settings(StoreId(1), version, registry);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        world.told(region, leader.roll_out_settings()).await;
+        newer
+    };
+    assert_eq!(roll_out(Region::Leads, 1).await, Some(changed), "it is shown what it lacks");
+    assert_eq!(roll_out(Region::Leads, 0).await, None, "an older store is not");
+    assert_eq!(row(), changed, "the store has not got it");
+    // Once for the time that leases of stores that are gone may have left.
+    assert_eq!(roll_out(Region::Leads, 2).await, None);
+    assert_eq!(row(), changed);
+    // It is written, and another store leads before this one hears of that.
+    roll_out(Region::DeposedAfterItsWrite, 2).await;
+    assert_eq!((row().version, row().tick_ms, row().uses_leases()), (3, 100, false));
+    roll_out(Region::Deposed, 2).await;
+    assert_eq!(row().version, 3, "it does not lead");
+    assert_eq!(roll_out(Region::Leads, 3).await, None);
+    assert_eq!((row().version, row().tick_ms, row().uses_leases()), (4, 100, true));
+    // A later leader begins with the row.
+    let later = world.pd_leader().await;
+    assert_eq!(*later.settings.lock().settings(), row());
 }
 
 /// The leader's state goes with the term, whether another store leads or none does.
