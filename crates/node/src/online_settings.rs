@@ -57,14 +57,8 @@ impl OnlineSettings {
 
     /// The value of each key now, by sections. Those of the scope *cluster* are the cluster's copy.
     pub(crate) fn running_values(&self, cluster: &ClusterSettings) -> Value {
-        let mut running = self.running.lock().clone();
-        running.replicas = Some(cluster.replicas);
-        running.api = Some(cluster.api);
-        running.raft.tick_ms = Some(cluster.tick_ms);
-        running.raft.election_ticks = Some(cluster.election_ticks);
-        running.raft.heartbeat_ticks = Some(cluster.heartbeat_ticks);
-        running.raft.entry_bytes_max = Some(cluster.entry_bytes_max);
-        running.raft.read_leases = Some(cluster.read_leases);
+        let mut running = self.state.lock().running.clone();
+        running.put_cluster(cluster);
         setting_values(&running)
     }
 

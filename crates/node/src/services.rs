@@ -113,7 +113,7 @@ pub(crate) fn services(
     let (page, sampler) = PageState::new(reader.clone(), placement.cluster_regions());
     tasks.spawn(sampler.run());
     let plain = placement.http_routes().merge(tikv).merge(status_http::routes(reader));
-    let settings = settings_http::routes(Arc::clone(settings), *membership.settings());
+    let settings = settings_http::routes(Arc::clone(settings), membership.clone());
     let plain = plain.merge(status_page::routes(page)).merge(settings);
     let routes = routes.into_axum_router().fallback(refuse).merge(plain);
     (health, access::guard(routes.into(), security))

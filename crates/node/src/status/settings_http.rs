@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
-use flotilla_identity::ClusterSettings;
 
+use crate::membership::Membership;
 use crate::net::answer::{self, Answer};
 use crate::online_settings::OnlineSettings;
 
@@ -14,15 +14,15 @@ use crate::online_settings::OnlineSettings;
 #[derive(Clone)]
 struct SettingsState {
     settings: Arc<OnlineSettings>,
-    cluster: ClusterSettings,
+    membership: Membership,
 }
 
 /// The route.
-pub(crate) fn routes(settings: Arc<OnlineSettings>, cluster: ClusterSettings) -> Router {
-    let state = SettingsState { settings, cluster };
+pub(crate) fn routes(settings: Arc<OnlineSettings>, membership: Membership) -> Router {
+    let state = SettingsState { settings, membership };
     Router::new().route("/status/settings", get(running)).with_state(state)
 }
 
 async fn running(State(state): State<SettingsState>) -> Answer {
-    answer::json(&state.settings.running_values(&state.cluster))
+    answer::json(&state.settings.running_values(&state.membership.settings()))
 }

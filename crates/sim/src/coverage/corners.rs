@@ -46,7 +46,7 @@ impl Coverage {
         corners.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }
 
-    fn corners_of_disks(&self) -> [Corner; 16] {
+    fn corners_of_disks(&self) -> [Corner; 17] {
         [
             ("reads that waited for a time in the log", self.reads.logged_times),
             ("expired rows removed", self.driver.rows_expired),
