@@ -123,7 +123,8 @@ fn the_unit_serves_and_leaves_time_to_stop() {
     assert_eq!(args.len(), 2, "{args:?}");
     takes(&args, &[]);
     // The flag that the guide puts into the file of variables.
-    takes(&[args.clone(), vec!["--replace".to_owned()]].concat(), &[]);
+    let replacing = ["--replace", "--name=s2", "--addr=10.0.0.2:20160", "--join=10.0.0.1:20160"];
+    takes(&[args, replacing.map(str::to_owned).to_vec()].concat(), &[]);
     let defaults: serde_json::Value =
         serde_json::from_str(&says(&["config", "default", "--json"])).unwrap();
     let key = |key: &&serde_json::Value| key["key"] == "limits.hand_over_ms";

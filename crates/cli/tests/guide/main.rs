@@ -9,7 +9,8 @@
 //! To add a procedure: write its section in the guide, and an entry for it in the table of
 //! `procedures/mod.rs`, the name of a test and a [`procedures::Procedure`]:
 //! - `heading`: that of the section;
-//! - `begins_with`: headings of procedures that are carried out before it, as `Begin a cluster`;
+//! - `begins_with`: headings of procedures that are carried out before it, as `Begin a cluster`,
+//!   with those that they begin with;
 //! - `steps`: [`procedures::ProcedureStep::Commands`] for each block of the section, in their
 //!   order, with [`procedures::ProcedureStep::World`] where something happens between them that no
 //!   operator does (a machine dies), or where there is something to check. Such functions get the

@@ -68,6 +68,18 @@ pub(super) fn the_second_store_dies(site: &mut Site) {
     site.kill("s2");
 }
 
+/// For longer than the ten seconds that placement asks for.
+pub(super) fn the_second_store_is_silent_for_long(site: &mut Site) {
+    let is_silent = |site: &Site| {
+        let told = site.run("s1", "curl -sf http://10.0.0.1:20160/status/stores");
+        let told: Value = serde_json::from_str(&told).unwrap();
+        let row = told["stores"].as_array().unwrap().iter().find(|row| row["name"] == "s2");
+        let row = row.unwrap_or_else(|| panic!("no s2: {told}"));
+        row["connected"] == false && row["since_ms"].as_u64() > Some(12_000)
+    };
+    site.until_holds("s2 is silent for 12 s", is_silent);
+}
+
 pub(super) fn two_stores_die(site: &mut Site) {
     site.kill("s2");
     site.kill("s3");

@@ -4,6 +4,8 @@ mod evidence;
 mod members;
 mod tls;
 
+use std::collections::BTreeSet;
+
 use crate::markdown::Guide;
 use crate::site::Site;
 
@@ -11,7 +13,8 @@ use crate::site::Site;
 pub(crate) struct Procedure {
     /// The heading of the section.
     pub(crate) heading: &'static str,
-    /// Headings of procedures that are carried out before, at the same site.
+    /// Headings of procedures that are carried out before, at the same site, behind those that
+    /// they begin with.
     pub(crate) begins_with: &'static [&'static str],
     /// In the order in which they happen.
     pub(crate) steps: &'static [ProcedureStep],
@@ -74,7 +77,7 @@ procedures! {
     },
     a_store_is_taken_away: Procedure {
         heading: "Take a store away",
-        begins_with: &["Begin a cluster", "Add a store"],
+        begins_with: &["Add a store"],
         steps: &[Commands, World(members::the_fourth_store_has_ended), Commands],
     },
     a_store_that_lost_its_disk_is_replaced: Procedure {
@@ -105,6 +108,7 @@ procedures! {
         begins_with: &["Begin a cluster"],
         steps: &[
             World(members::the_second_store_dies),
+            World(members::the_second_store_is_silent_for_long),
             Commands,
             World(members::the_second_store_is_lost),
         ],
@@ -160,7 +164,7 @@ procedures! {
     },
     a_certificate_is_renewed: Procedure {
         heading: "A certificate ends",
-        begins_with: &["Begin a cluster", "Turn TLS on"],
+        begins_with: &["Turn TLS on"],
         steps: &[Commands, World(tls::the_certificate_is_read_again)],
     },
     tls_is_turned_on: Procedure {
@@ -171,6 +175,7 @@ procedures! {
             Commands,
             Commands,
             World(tls::a_client_without_a_certificate_is_served),
+            Commands,
             Commands,
             World(tls::a_client_without_a_certificate_is_refused),
         ],
@@ -184,12 +189,19 @@ procedures! {
 
 /// Carries a procedure out at a new site.
 fn carry_out(procedure: &Procedure) {
-    let (guide, mut site) = (Guide::read(), Site::new());
+    reach(procedure, &Guide::read(), &mut Site::new(), &mut BTreeSet::new());
+}
+
+/// Carries a procedure out behind those that it begins with, each of them once.
+fn reach(procedure: &Procedure, guide: &Guide, site: &mut Site, done: &mut BTreeSet<&'static str>) {
+    if !done.insert(procedure.heading) {
+        return;
+    }
     for heading in procedure.begins_with {
         let first = PROCEDURES.iter().find(|it| it.heading == *heading);
-        steps_of(first.expect("it is in the table"), &guide, &mut site);
+        reach(first.expect("it is in the table"), guide, site, done);
     }
-    steps_of(procedure, &guide, &mut site);
+    steps_of(procedure, guide, site);
 }
 
 fn steps_of(procedure: &Procedure, guide: &Guide, site: &mut Site) {
