@@ -16,6 +16,7 @@ use crate::batch::frame::WritePriority;
 use crate::format::layout::SEGMENT_HEADER_BYTES;
 use crate::segments::directory::{LogDirectory, PreallocatedSegment};
 use crate::segments::disk_quota::{self, QuotaExceeded, ReservedFiles};
+use crate::segments::room_wait::RoomWait;
 use crate::segments::segment::{Segment, Segments};
 use crate::segments::unsealed::UnsealedSegment;
 use crate::segments::zero_fill::{FillPace, FillStep, ZEROS};
@@ -53,6 +54,8 @@ pub(crate) struct SegmentPool {
     seal_lock: Mutex<()>,
     /// The pace at which the preallocated segment is filled with zeros.
     pace: FillPace,
+    /// Whether writes wait for room.
+    pub(crate) room: RoomWait,
     /// All frames up to here are synced, as far as sealing has found out. Each append looks at it.
     synced_lsn: AtomicU64,
     /// Notified when there may be something to preallocate or to seal.
@@ -118,6 +121,7 @@ impl SegmentPool {
             make_lock: Mutex::default(),
             seal_lock: Mutex::default(),
             pace: FillPace::new(event_count.clone()),
+            room: RoomWait::default(),
             synced_lsn: AtomicU64::new(synced_lsn),
             event_count,
         }
@@ -170,6 +174,12 @@ impl SegmentPool {
                 self.segments.file_bytes(),
                 reserved_files,
             )
+    }
+
+    /// Bytes of all files.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        let reserved_files = self.state.lock().reserved_files();
+        disk_quota::disk_bytes(&self.directory.config, self.segments.file_bytes(), reserved_files)
     }
 
     /// Counts bytes that are about to be written and need not be synced. To be called by one thread
@@ -250,7 +260,8 @@ impl SegmentPool {
     }
 
     /// The next segment, with room for `bytes` in all. It is made, or made longer, if it has to be;
-    /// and if the disk is full and the write frees space, it may be a short one.
+    /// and if the disk is full and the write frees space, or would wait for room, it may be a short
+    /// one.
     pub(crate) fn take(
         &self,
         bytes: u64,
@@ -265,7 +276,8 @@ impl SegmentPool {
         let is_short_of_room = taken.is_err();
         let taken = match taken {
             Err(AppendFailure::NoSpace | AppendFailure::Full(_))
-                if matches!(priority, WritePriority::Rewrite | WritePriority::Reclaim) =>
+                if self.room.is_on()
+                    || matches!(priority, WritePriority::Rewrite | WritePriority::Reclaim) =>
             {
                 let short_bytes = bytes + self.directory.config.reserve_bytes();
                 self.take_sized(bytes, short_bytes.min(full_bytes), priority)
