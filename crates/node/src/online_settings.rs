@@ -6,8 +6,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::config::{
-    NodeConfig, ResolvedConfig, SettingEffect, setting_keys, setting_value, setting_values,
+    DiskConfig, NodeConfig, ResolvedConfig, SettingEffect, setting_keys, setting_value,
+    setting_values,
 };
+use crate::driver::disk_view::DiskView;
 use crate::driver::latencies::Latencies;
 use crate::transport::SnapshotRates;
 
@@ -15,6 +17,7 @@ use crate::transport::SnapshotRates;
 pub(crate) struct OnlineSettings {
     running: Mutex<NodeConfig>,
     latencies: Arc<Latencies>,
+    disks: Arc<DiskView>,
     snapshot_rates: SnapshotRates,
 }
 
@@ -30,9 +33,13 @@ pub struct ReloadedSettings {
 
 impl OnlineSettings {
     /// Those of a node that starts with these settings.
-    pub(crate) fn new(resolved: &ResolvedConfig, latencies: Arc<Latencies>) -> Self {
+    pub(crate) fn new(
+        resolved: &ResolvedConfig,
+        latencies: Arc<Latencies>,
+        disks: Arc<DiskView>,
+    ) -> Self {
         let snapshot_rates = SnapshotRates::from(resolved.config.snapshot);
-        Self { running: Mutex::new(resolved.effective()), latencies, snapshot_rates }
+        Self { running: Mutex::new(resolved.effective()), latencies, disks, snapshot_rates }
     }
 
     /// The rates of both directions.
@@ -60,6 +67,9 @@ impl OnlineSettings {
         running.log = given.log;
         running.limits.slow_request_ms = given.limits.slow_request_ms;
         running.snapshot = given.snapshot;
+        let reserve_bytes = running.disk.reserve_bytes;
+        running.disk = DiskConfig { reserve_bytes, ..given.disk };
+        self.disks.set_limits(running.disk.limits(&running.storage));
         self.latencies.set_slow(running.limits.slow_request());
         self.snapshot_rates.set(running.snapshot);
         reloaded
@@ -72,6 +82,8 @@ mod tests {
 
     use super::*;
     use crate::config::{SettingKind, SettingLayers};
+    use crate::driver::shard_message::Mailboxes;
+    use crate::test_store;
 
     fn resolved(assignments: &[String]) -> ResolvedConfig {
         let mut layers = SettingLayers::default();
@@ -85,7 +97,8 @@ mod tests {
     fn each_setting_that_is_said_to_change_does_and_the_others_wait() {
         let running = resolved(&[]);
         let latencies = Arc::new(Latencies::new(running.config.limits.slow_request()));
-        let online = OnlineSettings::new(&running, latencies);
+        let disks = test_store::disks(&Mailboxes::new(1, 1 << 20));
+        let online = OnlineSettings::new(&running, latencies, Arc::clone(&disks));
         assert_eq!(online.reload(&running), ReloadedSettings::default());
         let reloadable = setting_keys().filter(|key| key.effect() == SettingEffect::Reload);
         let keys: Vec<_> = reloadable.map(|key| (key.path(), key.kind())).collect();
@@ -101,6 +114,7 @@ mod tests {
         let changed: Vec<_> = keys.into_iter().map(|(path, _)| path).collect();
         assert_eq!(reloaded.changed, changed);
         assert_eq!(reloaded.at_next_start, ["limits.connections_max"]);
+        assert_eq!(disks.limits().full_bytes, 1);
         // They were taken over: the same settings change nothing more.
         let again = online.reload(&given);
         assert_eq!((again.changed, again.at_next_start), (vec![], reloaded.at_next_start));

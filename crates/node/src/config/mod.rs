@@ -7,6 +7,7 @@
 //! that a misspelt key never means a silent default.
 
 mod default_file;
+mod disk;
 mod error;
 mod given_value;
 mod key;
@@ -30,6 +31,7 @@ mod toml_file;
 mod verify;
 
 pub use default_file::{default_file, default_values};
+pub use disk::DiskConfig;
 pub use error::ConfigError;
 pub use key::{SettingEffect, SettingKey, SettingKind, SettingScope, SettingSection, ValueRange};
 pub use layers::{LayeredConfig, SettingLayers, SettingSource};

@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use super::disk::DiskConfig;
 use super::error::{ConfigError, ConfigErrors};
 use super::key::{SettingKey, SettingSection};
 use super::limits::{LimitsConfig, ThreadsConfig};
@@ -15,10 +16,11 @@ use super::tls::TlsConfig;
 use super::verify::VerifyConfig;
 
 /// All sections, in the order in which they are shown.
-pub static SECTIONS: [&SettingSection; 10] = [
+pub static SECTIONS: [&SettingSection; 11] = [
     &NodeConfig::SECTION,
     &RaftConfig::SECTION,
     &StorageConfig::SECTION,
+    &DiskConfig::SECTION,
     &ScrubConfig::SECTION,
     &VerifyConfig::SECTION,
     &SplitConfig::SECTION,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flotilla_region::{Event, RegionId, Shard};
+use flotilla_region::{Event, RegionId, Shard, StoreDisks};
 
 use crate::driver::mailbox::Mailbox;
 
@@ -12,6 +12,8 @@ pub(crate) enum ShardMessage {
     Event(Event),
     /// A closure that inspects the regions between two steps.
     Inspect(Box<dyn FnOnce(&Shard) + Send>),
+    /// How full the disks of the stores are from now on.
+    Disks(StoreDisks),
 }
 
 /// The mailboxes of all shards of a node.
@@ -64,6 +66,13 @@ impl Mailboxes {
             if !messages.is_empty() {
                 mailbox.complete_all(messages);
             }
+        }
+    }
+
+    /// Posts to all shards how full the disks are.
+    pub(crate) fn post_disks(&self, disks: &StoreDisks) {
+        for mailbox in &*self.shards {
+            mailbox.complete_all([ShardMessage::Disks(disks.clone())]);
         }
     }
 

@@ -95,6 +95,7 @@ impl<O: MessageSink> ShardThread<O> {
                     ShardMessage::Event(event) if self.sinks.is_given_up(&event, taken) => {}
                     ShardMessage::Event(event) => events.push_back(event),
                     ShardMessage::Inspect(look) => look(&self.shard),
+                    ShardMessage::Disks(disks) => self.shard.note_disks(disks),
                 }
             }
             effects.clear();

@@ -182,7 +182,7 @@ mod tests {
         mailboxes.at(0).take(&mut messages, open, Some(Instant::now()));
         let event = messages.pop_front().map(|message| match message {
             ShardMessage::Event(event) => event,
-            ShardMessage::Inspect(_) => panic!("nobody looks"),
+            ShardMessage::Inspect(_) | ShardMessage::Disks(_) => panic!("nobody looks"),
         });
         (event, failure.reason(), store.stats().log_reads_failed)
     }
