@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flotilla_client::{Client, Config, Observer, RequestApi};
+use flotilla_node::config::DiskConfig;
 use flotilla_node::{EndKind, FirstStart, Node, NodeConfig, StartError, bind};
 use flotilla_proto::peers;
 use flotilla_tls::TlsDialer;
@@ -35,11 +36,20 @@ pub struct PlaygroundConfig {
     pub certificates: Option<PathBuf>,
 }
 
+/// The space that the stores of a playground keep free: they share a disk with all else on it.
+pub(crate) const DISK: DiskConfig = DiskConfig {
+    almost_full_free_ratio: 0.0,
+    full_free_bytes: 256 << 20,
+    full_free_ratio: 0.0,
+    reserve_bytes: 0,
+};
+
 impl PlaygroundConfig {
     /// Three stores on free ports below `dir`, everything else by default.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        let (dir, common, certificates) = (dir.into(), NodeConfig::default(), None);
+        let common = NodeConfig { disk: DISK, ..NodeConfig::default() };
+        let (dir, certificates) = (dir.into(), None);
         Self { stores: 3, dir, base_port: 0, common, certificates }
     }
 

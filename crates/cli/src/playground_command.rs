@@ -142,6 +142,7 @@ async fn play(args: &PlaygroundArgs) -> Result<(), String> {
             log: args.log(),
             log_format: args.log_format,
             log_redact: args.log_redact,
+            disk: playground::DISK,
             ..NodeConfig::default()
         },
         certificates: None,
@@ -343,6 +344,15 @@ impl Children {
             // As in one process, where stores have no environment of their own.
             for key in setting_keys() {
                 command.env_remove(key.variable());
+            }
+            let disk = &config.disk;
+            for (key, value) in [
+                ("almost_full_free_ratio", disk.almost_full_free_ratio.to_string()),
+                ("full_free_bytes", disk.full_free_bytes.to_string()),
+                ("full_free_ratio", disk.full_free_ratio.to_string()),
+                ("reserve_bytes", disk.reserve_bytes.to_string()),
+            ] {
+                command.args(["--set", &format!("disk.{key}={value}")]);
             }
             if let Some(api) = config.api {
                 command.args(["--api", &api.to_string()]);

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use flotilla_proto::{errorpb, metapb};
 
+/// Between two tries of a put where one disk is full.
+const DISK_FULL_PAUSE: Duration = Duration::from_millis(100);
+
 /// The reaction to a region error.
 #[derive(Debug, PartialEq)]
 pub(crate) enum RetryAction {
@@ -47,6 +50,10 @@ pub(crate) fn classify(error: &errorpb::Error) -> RetryAction {
         return RetryAction::After(Duration::from_millis(wait.min(2_000)));
     }
     if let Some(full) = &error.disk_full {
+        // Leaders leave a full disk as long as another one has room.
+        if full.store_id.len() == 1 {
+            return RetryAction::After(DISK_FULL_PAUSE);
+        }
         return RetryAction::Refuse(format!(
             "disk full on stores {:?}: {}",
             full.store_id, full.reason
@@ -105,6 +112,18 @@ mod tests {
         };
         assert_eq!(classify(&busy(30)), RetryAction::After(Duration::from_millis(30)));
         assert_eq!(classify(&busy(u64::MAX)), RetryAction::After(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn a_full_disk_is_left_by_its_leaders_and_several_are_told_at_once() {
+        let full = |store_id: &[u64]| {
+            let (store_id, reason) = (store_id.to_vec(), "no room".to_owned());
+            let disk_full = Some(errorpb::DiskFull { store_id, reason });
+            classify(&errorpb::Error { disk_full, ..Default::default() })
+        };
+        assert_eq!(full(&[2]), RetryAction::After(DISK_FULL_PAUSE));
+        let words = "disk full on stores [1, 2]: no room".to_owned();
+        assert_eq!(full(&[1, 2]), RetryAction::Refuse(words));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! node and the simulator drive the same ones.
 //!
 //! - [`ComparisonSchedule`]: which region's replicas are compared next, and when.
+//! - [`DiskMonitor`]: how full the disk is, and when its reserve is given up.
 //! - [`ExpirySweep`]: which region is looked at next for rows that have expired, and when.
 //! - [`Lane`] and [`OpenLanes`]: the order in which a shard takes its messages, and those that it
 //!   leaves alone while its workers are behind.
@@ -13,6 +14,7 @@
 //! Nothing here knows a store, a wire format or a runtime.
 
 mod comparison_schedule;
+mod disk_monitor;
 mod expiry_sweep;
 mod lanes;
 mod leader_wait;
@@ -20,6 +22,7 @@ mod outgoing_queue;
 mod split_throttle;
 
 pub use comparison_schedule::ComparisonSchedule;
+pub use disk_monitor::{DiskLimits, DiskLook, DiskMonitor, DiskSpace, ReserveAction};
 pub use expiry_sweep::{ExpirySweep, SWEEP_EXPIRED_MAX, SWEEP_ROWS_MAX, SweepPlace, SweepStep};
 pub use lanes::{Lane, OpenLanes};
 pub use leader_wait::{LeaderWaitState, LeaderWaitStep, Leadership};

@@ -91,6 +91,19 @@ impl RawOp {
             Self::Delete { .. } | Self::DeleteRange { .. } => false,
         }
     }
+
+    /// Whether the operation adds data, so that a full disk has no room for it.
+    #[must_use]
+    pub fn needs_room(&self) -> bool {
+        match self {
+            Self::Put { .. } => true,
+            Self::CompareAndSwap { value, .. } => value.is_some(),
+            Self::Delete { .. }
+            | Self::DeleteRange { .. }
+            | Self::RaiseWatermark
+            | Self::RemoveExpired { .. } => false,
+        }
+    }
 }
 
 /// The operations of one proposal.

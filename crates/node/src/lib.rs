@@ -34,6 +34,7 @@
 //!   which regions have another leader.
 //! - `consistency_checker`: the tasks that have the replicas of regions compared, and compute
 //!   digests for that. Never decides which differ: an entry does, on each replica alike.
+//! - `disk_reserve`: the file that is given up when the disk has no room. Never decides when.
 //! - `border_codec`: the borders of regions on the wire of clients. Never used between stores.
 //! - `failure`, `clock`, `sched`, `drop_notify`, `in_flight`: fail-stop, time, time slices of
 //!   threads, the wait for the last holder of the store, and work that operators see in flight.
@@ -45,6 +46,7 @@ pub mod config;
 mod consistency_checker;
 mod data_access;
 mod descriptor_proto;
+mod disk_reserve;
 mod driver;
 mod drop_notify;
 mod expiry_sweeper;

@@ -16,18 +16,20 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::clock::Clock;
-use crate::config::{ConfigError, LimitsConfig, NodeConfig, ResolvedConfig};
+use crate::config::{ConfigError, NodeConfig, ResolvedConfig};
 use crate::consistency_checker;
 use crate::data_access;
+use crate::disk_reserve::DiskReserve;
 use crate::driver::comparisons::Comparisons;
 use crate::driver::context::{NodeContext, WorkQueues};
+use crate::driver::disk_view::DiskView;
 use crate::driver::joint_changes::JointChanges;
 use crate::driver::latencies::Latencies;
 use crate::driver::router::Router;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::splitter;
-use crate::driver::threads::NodeThreads;
+use crate::driver::threads::{NodeThreads, WatchedDisk};
 use crate::driver::tickets::Tickets;
 use crate::drop_notify::{DropNotify, DropWaiter, drop_notify};
 use crate::expiry_sweeper;
@@ -130,6 +132,7 @@ impl Node {
         resolved.log();
         let resolved = Arc::new(resolved);
         let clock = Clock::start();
+        let reserve = DiskReserve::new(Arc::clone(&disk), &resolved.config.data_dir);
         let directory = {
             let resolved = Arc::clone(&resolved);
             blocking(move || {
@@ -176,7 +179,7 @@ impl Node {
             let (resolved, address) = (Arc::clone(&resolved), address.clone());
             blocking(move || open_store(&resolved, directory, &address, clock)).await?
         };
-        Self::assemble(resolved, security, listener, address, opened, clock).await
+        Self::assemble(resolved, security, listener, address, (opened, reserve), clock).await
     }
 
     /// Starts what an opened store needs to run.
@@ -185,7 +188,7 @@ impl Node {
         security: NodeSecurity,
         listener: TcpListener,
         address: String,
-        opened: OpenedStore,
+        (opened, reserve): (OpenedStore, DiskReserve),
         clock: Clock,
     ) -> Result<Self, StartError> {
         let OpenedStore { store, handshake, descriptors, shards } = opened;
@@ -194,9 +197,9 @@ impl Node {
             .map_err(|source| StartError::Listen { addr: address.clone(), source })?;
         let limits = &resolved.config.limits;
         let (store, closed) = drop_notify(store);
-        let context = node_context(limits, store, descriptors, shards.len(), clock);
-        let latencies = Arc::clone(&context.latencies);
-        let settings = Arc::new(OnlineSettings::new(&resolved, latencies));
+        let context = node_context(&resolved.config, store, descriptors, shards.len(), clock);
+        let (latencies, disks) = (Arc::clone(&context.latencies), Arc::clone(&context.disks));
+        let settings = Arc::new(OnlineSettings::new(&resolved, latencies, disks));
         let failure = NodeFailure::new({
             let context = context.clone();
             move || context.halt()
@@ -213,10 +216,12 @@ impl Node {
             TransportLimits { queue_bytes_max: limits.peer_queue_bytes_max, snapshot_rate };
         let (store, mailboxes) = (&context.store, &context.mailboxes);
         let transport =
-            PeerTransport::start(&membership, store, transport, mailboxes, &mut streams);
+            PeerTransport::start(&membership, store, transport, mailboxes, disks, &mut streams);
         let (counters, connections) = (Arc::clone(transport.counters()), transport.connections());
         let backlog = limits.backlog_bytes_max;
-        let threads = NodeThreads::start(context.clone(), shards, transport, backlog, &failure);
+        let watched = watched_disk(&resolved, reserve, &membership);
+        let threads =
+            NodeThreads::start(context.clone(), shards, transport, backlog, watched, &failure);
         let threads = threads.map_err(StartError::Thread)?;
         let (id, wall_clock) = (membership.id(), wall_clock(&membership));
         let routing = limits.router(membership.settings().api);
@@ -442,19 +447,23 @@ fn given_place(resolved: &ResolvedConfig, security: &NodeSecurity) -> GivenPlace
 
 /// The handles that all parts of a node share.
 fn node_context(
-    limits: &LimitsConfig,
+    config: &NodeConfig,
     store: Arc<DropNotify<Store>>,
     descriptors: Vec<Descriptor>,
     shards: usize,
     clock: Clock,
 ) -> NodeContext {
+    let limits = &config.limits;
+    let mailboxes = Mailboxes::new(shards, limits.mailbox_bytes_max);
+    let (here, bounds) = (store.identity().store, config.disk.limits(&config.storage));
     NodeContext {
+        disks: Arc::new(DiskView::new(here, mailboxes.clone(), bounds)),
         store,
         tickets: Tickets::new(),
         joint_changes: Arc::new(JointChanges::new(&descriptors, Instant::now().into())),
         routes: Arc::new(RoutingTable::new(descriptors)),
         comparisons: Arc::new(Comparisons::new()),
-        mailboxes: Mailboxes::new(shards, limits.mailbox_bytes_max),
+        mailboxes,
         queues: WorkQueues::new(),
         clock,
         latencies: Arc::new(Latencies::new(limits.slow_request())),
@@ -470,6 +479,17 @@ async fn blocking<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -
 fn wall_clock(membership: &Membership) -> WallClock {
     let membership = membership.clone();
     WallClock::new(move || membership.check_expiry())
+}
+
+/// The disk, for the thread that watches it.
+fn watched_disk(
+    resolved: &ResolvedConfig,
+    reserve: DiskReserve,
+    membership: &Membership,
+) -> WatchedDisk {
+    let (data_dir, membership) = (resolved.config.data_dir.clone(), membership.clone());
+    let may_transfer = Box::new(move || membership.check_transfers().is_ok());
+    WatchedDisk { reserve, data_dir, may_transfer }
 }
 
 /// Starts the tasks that look after regions: settings, splits, expired rows, comparisons of replicas.

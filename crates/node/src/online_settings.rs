@@ -9,9 +9,10 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::config::{
-    NodeConfig, ResolvedConfig, SettingEffect, SettingKey, SettingScope, SettingSource,
+    DiskConfig, NodeConfig, ResolvedConfig, SettingEffect, SettingKey, SettingScope, SettingSource,
     setting_keys, setting_value, setting_values,
 };
+use crate::driver::disk_view::DiskView;
 use crate::driver::latencies::Latencies;
 use crate::transport::SnapshotRates;
 
@@ -19,6 +20,7 @@ use crate::transport::SnapshotRates;
 pub(crate) struct OnlineSettings {
     state: Mutex<GivenAndRunning>,
     latencies: Arc<Latencies>,
+    disks: Arc<DiskView>,
     snapshot_rates: SnapshotRates,
 }
 
@@ -43,11 +45,15 @@ pub struct ReloadedSettings {
 
 impl OnlineSettings {
     /// Those of a node that starts with these settings.
-    pub(crate) fn new(resolved: &ResolvedConfig, latencies: Arc<Latencies>) -> Self {
+    pub(crate) fn new(
+        resolved: &ResolvedConfig,
+        latencies: Arc<Latencies>,
+        disks: Arc<DiskView>,
+    ) -> Self {
         let snapshot_rates = SnapshotRates::from(resolved.config.snapshot);
         let running = resolved.effective();
         let state = Mutex::new(GivenAndRunning { given: running.clone(), running });
-        Self { state, latencies, snapshot_rates }
+        Self { state, latencies, disks, snapshot_rates }
     }
 
     /// The rates of both directions.
@@ -86,6 +92,9 @@ impl OnlineSettings {
         running.log.clone_from(&given.log);
         running.limits.slow_request_ms = given.limits.slow_request_ms;
         running.snapshot = given.snapshot;
+        let reserve_bytes = running.disk.reserve_bytes;
+        running.disk = DiskConfig { reserve_bytes, ..given.disk };
+        self.disks.set_limits(running.disk.limits(&running.storage));
         self.latencies.set_slow(running.limits.slow_request());
         self.snapshot_rates.set(running.snapshot);
         state.given = given;
@@ -147,6 +156,8 @@ mod tests {
 
     use super::*;
     use crate::config::{SettingKind, SettingLayers};
+    use crate::driver::shard_message::Mailboxes;
+    use crate::test_store;
 
     fn resolved(assignments: &[String]) -> ResolvedConfig {
         let mut layers = SettingLayers::default();
@@ -160,7 +171,8 @@ mod tests {
     fn each_setting_that_is_said_to_change_does_and_the_others_wait() {
         let running = resolved(&[]);
         let latencies = Arc::new(Latencies::new(running.config.limits.slow_request()));
-        let online = OnlineSettings::new(&running, latencies);
+        let disks = test_store::disks(&Mailboxes::new(1, 1 << 20));
+        let online = OnlineSettings::new(&running, latencies, Arc::clone(&disks));
         assert_eq!(online.reload(&running), ReloadedSettings::default());
         let reloadable = setting_keys().filter(|key| key.effect() == SettingEffect::Reload);
         let keys: Vec<_> = reloadable.map(|key| (key.path(), key.kind())).collect();
@@ -176,6 +188,7 @@ mod tests {
         let changed: Vec<_> = keys.into_iter().map(|(path, _)| path).collect();
         assert_eq!(reloaded.changed, changed);
         assert_eq!(reloaded.at_next_start, ["limits.connections_max"]);
+        assert_eq!(disks.limits().full_bytes, 1);
         // They were taken over: the same settings change nothing more.
         let again = online.reload(&given);
         assert_eq!((again.changed, again.at_next_start), (vec![], reloaded.at_next_start));

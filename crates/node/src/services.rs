@@ -57,7 +57,7 @@ pub(crate) fn services(
         Arc::clone(&context.store),
         context.mailboxes.clone(),
         Arc::clone(&counters),
-        snapshot_rate,
+        (snapshot_rate, Arc::clone(&context.disks)),
     );
     let peers = PeersServer::new(receiver).max_decoding_message_size(PEER_MESSAGE_BYTES_MAX);
     let raw_kv =

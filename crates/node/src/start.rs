@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 
 use crate::clock::Clock;
 use crate::config::{ConfigError, FirstStart, ResolvedConfig, shard_config};
+use crate::disk_reserve::{DiskReserve, space_of};
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +76,9 @@ pub(crate) fn open_directory(
     resolved: &ResolvedConfig,
     disk: Arc<dyn FileSystem>,
 ) -> Result<StoreDirectory, StartError> {
+    let limits = resolved.config.disk.limits(&resolved.config.storage);
+    let reserve = DiskReserve::new(Arc::clone(&disk), &resolved.config.data_dir);
+    reserve.make_way(&limits, space_of(&resolved.config.data_dir));
     let uuid = u128::from(random_u64()) << 64 | u128::from(random_u64());
     let seed = StartSeed { uuid: StoreUuid(uuid), nonce: random_u64() };
     let config = &resolved.config;

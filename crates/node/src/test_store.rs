@@ -6,10 +6,13 @@ use std::sync::Arc;
 use flotilla_identity::{
     BootstrapPlan, BootstrapWrite, ClusterSettings, ClusterSpec, Handshake, StoreUuid,
 };
-use flotilla_region::Descriptor;
+use flotilla_region::{Descriptor, StoreId};
 use flotilla_store::{Config, StartSeed, Store, StoreDirectory};
 use flotilla_vfs::fault::FaultFs;
 
+use crate::config::NodeConfig;
+use crate::driver::disk_view::DiskView;
+use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::{DropNotify, drop_notify};
 use crate::failure::NodeFailure;
 use crate::membership::{GivenPlace, Membership};
@@ -41,6 +44,13 @@ pub(crate) fn open_member(
     let membership =
         Membership::new(Arc::clone(&store), handshake, ADDRESS.to_owned(), given, failure);
     (store, membership)
+}
+
+/// Disks of which nothing was heard.
+pub(crate) fn disks(mailboxes: &Mailboxes) -> Arc<DiskView> {
+    let config = NodeConfig::default();
+    let limits = config.disk.limits(&config.storage);
+    Arc::new(DiskView::new(StoreId(1), mailboxes.clone(), limits))
 }
 
 fn directory(disk: &FaultFs, regions: &[Descriptor]) -> StoreDirectory {

@@ -12,7 +12,7 @@ use flotilla_client::{Client, Config};
 use flotilla_kv::raw::{self, RawOp};
 use flotilla_node::router::{RequestError, Router};
 use flotilla_node::{FirstStart, Node, NodeConfig};
-use flotilla_region::{RegionId, RequestPrecondition, Space};
+use flotilla_region::{RegionId, Reject, RequestPrecondition, Space};
 use flotilla_store::ApplyOutcome;
 use flotilla_vfs::fault::FaultFs;
 use flotilla_vfs::{FileSystem as _, OpenMode};
@@ -67,6 +67,13 @@ async fn get(router: &Router, key: &[u8]) -> Option<Bytes> {
     view.region(region, None).unwrap().get(key).unwrap()
 }
 
+/// Bytes that the log cannot compress.
+fn noise(bytes: usize) -> Bytes {
+    let mut value = vec![0; bytes];
+    fastrand::Rng::with_seed(1).fill(&mut value);
+    value.into()
+}
+
 async fn failed(node: &Node) -> String {
     tokio::time::timeout(PATIENCE, node.failed()).await.expect("the node fails")
 }
@@ -113,6 +120,99 @@ async fn a_refused_write_stops_the_node_even_if_nobody_asks_for_it() {
     node.abandon().await;
     disk.fail_writes(false);
     disk.power_loss(4);
+    let node = start(&disk).await;
+    assert_eq!(get(node.router(), b"a").await.unwrap(), "1");
+    node.shutdown().await.unwrap();
+}
+
+/// The engines find no room at all, without a warning of the file system.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_room_writes_wait_reads_go_on_and_it_heals() {
+    let disk = FaultFs::new(8);
+    let node = start(&disk).await;
+    let router = node.router().clone();
+    put(&router, b"a", b"1").await.unwrap();
+    disk.set_capacity(Some(0));
+    // More than is left of the segment that is written and of the next one.
+    let value = noise(4 << 20);
+    let writes = (0..40_u8).map(|number| {
+        let (router, value) = (router.clone(), value.clone());
+        tokio::spawn(async move {
+            let put = RawOp::put(vec![b'b', number].into(), value);
+            let region = region_of(&router, b"b");
+            router.propose(region, RequestPrecondition::default(), raw::encode(&[put])).await
+        })
+    });
+    let writes: Vec<_> = writes.collect();
+    let waits = async {
+        while node.router().counts().waiting == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waits).await.unwrap();
+    for _ in 0..20 {
+        assert_eq!(get(&router, b"a").await.unwrap(), "1");
+    }
+    assert_eq!(node.failure().reason(), None);
+    disk.set_capacity(None);
+    for write in writes {
+        let outcome = tokio::time::timeout(PATIENCE, write).await.unwrap().unwrap();
+        // One that has waited too long may be carried out still, and only so many wait.
+        let is_right = |error: &RequestError| match error {
+            RequestError::Undecided | RequestError::Rejected(Reject::Busy { .. }) => true,
+            RequestError::Rejected(_) | RequestError::Stopping => false,
+        };
+        assert!(outcome.as_ref().err().is_none_or(is_right), "{outcome:?}");
+    }
+    put(&router, b"a", b"2").await.unwrap();
+    assert_eq!(get(&router, b"a").await.unwrap(), "2");
+    drop(router);
+    node.shutdown().await.unwrap();
+}
+
+/// The writes that wait were not acknowledged, and are dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_does_not_wait_for_room() {
+    let disk = FaultFs::new(9);
+    let node = start(&disk).await;
+    let router = node.router().clone();
+    put(&router, b"a", b"1").await.unwrap();
+    disk.set_capacity(Some(0));
+    let value = noise(4 << 20);
+    let write = {
+        let (router, put) = (router.clone(), RawOp::put(Bytes::from_static(b"b"), value));
+        tokio::spawn(async move {
+            for _ in 0..40 {
+                let region = region_of(&router, b"b");
+                let command = raw::encode(std::slice::from_ref(&put));
+                let written = router.propose(region, RequestPrecondition::default(), command);
+                if written.await.is_err() {
+                    return;
+                }
+            }
+        })
+    };
+    // No write was acknowledged for a second: one waits for room.
+    let full = async {
+        let mut before = None;
+        loop {
+            let acknowledged = node.router().counts().writes_acknowledged;
+            let waits = node.router().counts().waiting > 0;
+            if waits && before == Some(acknowledged) {
+                return;
+            }
+            before = Some(acknowledged);
+            let mut looks = tokio::time::interval(Duration::from_secs(1));
+            looks.tick().await;
+            looks.tick().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, full).await.unwrap();
+    drop(router);
+    // Whether the last checkpoint finds room is another question.
+    let _ = tokio::time::timeout(PATIENCE, node.shutdown()).await.unwrap();
+    write.await.unwrap();
+    disk.set_capacity(None);
     let node = start(&disk).await;
     assert_eq!(get(node.router(), b"a").await.unwrap(), "1");
     node.shutdown().await.unwrap();

@@ -94,6 +94,7 @@ impl Impostor {
             starts: run.starts,
             nonce: run.nonce,
             log_end: 0,
+            disk_usage: 0,
         }
     }
 

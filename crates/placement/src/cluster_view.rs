@@ -42,6 +42,10 @@ pub struct StoreInfo {
     pub last_heard_ms: Option<u64>,
     /// Whether it has said that it hands its leaders over and stops.
     pub is_stopping: bool,
+    /// Its disk is full or nearly: it gets no replicas.
+    pub is_almost_full: bool,
+    /// Its disk is full: it should lead nothing.
+    pub is_full: bool,
     /// How many replicas it has, as it says itself; `None` before it does.
     pub replicas: Option<u64>,
     /// Its state in the registry.
@@ -212,6 +216,13 @@ impl ClusterView {
         }
     }
 
+    /// Notes what a store says of its disk: whether that has room for replicas, and for puts.
+    pub fn note_disk(&mut self, store: u64, takes_replicas: bool, takes_puts: bool) {
+        if let Some(store) = self.stores.get_mut(&store) {
+            (store.is_almost_full, store.is_full) = (!takes_replicas, !takes_puts);
+        }
+    }
+
     /// Notes what a store says of itself: how many replicas it has.
     pub fn note_replicas(&mut self, store: u64, replicas: u64) {
         if let Some(store) = self.stores.get_mut(&store) {
@@ -225,12 +236,12 @@ impl ClusterView {
         standing.is_some_and(|standing| standing.is_draining || standing.is_leaving)
     }
 
-    /// Whether a store should lead regions: it was heard a moment ago, does not stop, and takes
-    /// part.
+    /// Whether a store should lead regions: it was heard a moment ago, does not stop, has
+    /// room for puts, and takes part.
     pub(crate) fn may_lead(&self, now_ms: u64, store: u64) -> bool {
         let goes = |known: &StoreInfo| {
             let StoreStanding { is_draining, is_leaving, is_lost, .. } = known.standing;
-            known.is_stopping || is_draining || is_leaving || is_lost
+            known.is_stopping || known.is_full || is_draining || is_leaving || is_lost
         };
         !self.stores.get(&store).is_none_or(goes) && !self.is_silent(now_ms, store)
     }

@@ -68,6 +68,11 @@ pub struct Config {
     /// The two are for rewrites of purge, and for batches that only free space, which always pass.
     /// At least eight segments.
     pub disk_bytes_max: Option<u64>,
+    /// Whether the disk quota refuses batches. Default true. With false it only makes purge and
+    /// recycling free space as they do near it, and no batch is refused: for a caller that looks at
+    /// [`crate::LogEngine::disk_bytes`] and holds its own writers back, while votes and the like
+    /// still pass.
+    pub disk_quota_refuses: bool,
     /// Whether the first task that awaits a commit starts a thread, which from then on carries out
     /// what tasks await. Default true. With false the poll carries it out itself and waits for the
     /// disk: for a simulator, whose threads are all its own.
@@ -114,6 +119,7 @@ impl Default for Config {
             move_bytes_max: 64 << 20,
             move_live_ratio_max: 0.5,
             disk_bytes_max: None,
+            disk_quota_refuses: true,
             commit_thread: true,
             salt: None,
         }
@@ -195,6 +201,13 @@ impl Config {
     #[must_use]
     pub fn move_live_ratio_max(mut self, move_live_ratio_max: f64) -> Config {
         self.move_live_ratio_max = move_live_ratio_max;
+        self
+    }
+
+    /// With another [`Config::disk_quota_refuses`](field@Config::disk_quota_refuses).
+    #[must_use]
+    pub fn disk_quota_refuses(mut self, disk_quota_refuses: bool) -> Config {
+        self.disk_quota_refuses = disk_quota_refuses;
         self
     }
 

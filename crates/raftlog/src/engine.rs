@@ -158,6 +158,28 @@ impl LogEngine {
         self.purge.lock().run(&self.group_commit, &self.segments)
     }
 
+    /// Has writes that find no room on the disk wait until there is some, instead of being refused
+    /// with [`Error::NoSpace`]; false, the default, ends the waits. All later writes and syncs wait
+    /// behind, those that only free space too: the caller sees that by
+    /// [`LogEngine::is_waiting_for_room`], and makes room. A wait takes a segment that is as short
+    /// as its writes allow.
+    pub fn wait_for_room(&self, is_on: bool) {
+        self.group_commit.pool.room.set(is_on);
+    }
+
+    /// Whether a write waits for room now.
+    #[must_use]
+    pub fn is_waiting_for_room(&self) -> bool {
+        self.group_commit.pool.room.is_waiting()
+    }
+
+    /// Bytes that the log's files take, preallocated and recycled ones included, as the disk quota
+    /// counts them.
+    #[must_use]
+    pub fn disk_bytes(&self) -> u64 {
+        self.group_commit.pool.disk_bytes()
+    }
+
     /// The high-water mark of durability: every batch up to this sequence number is known to be
     /// durable.
     #[must_use]

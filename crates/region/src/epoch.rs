@@ -69,6 +69,7 @@ mod tests {
                 first: Bytes::from_static(b"c"),
                 last: Bytes::from_static(b"zz"),
             }),
+            needs_room: true,
         }
     }
 

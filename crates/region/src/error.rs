@@ -1,17 +1,19 @@
 //! Errors: why a request is not served, and why a replica cannot start.
 
+use std::fmt;
+
 use bytes::Bytes;
 use flotilla_base::redact::LogKey;
 
 use crate::admin_command::SplitError;
 use crate::descriptor::{Descriptor, Peer};
-use crate::ids::{Index, PeerId, RegionId};
+use crate::ids::{Index, PeerId, RegionId, StoreId};
 use crate::membership_change::MembershipError;
 
 /// Why a request was not served. It had no effect and will have none, but for a transfer of
 /// leadership that was not done in time.
 ///
-/// The checks are made in the order of the variants, but for the last seven.
+/// The checks are made in the order of the variants, but for the last eight.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reject {
     /// No such region here. The client looks it up again.
@@ -56,6 +58,13 @@ pub enum Reject {
         /// The bound that was met.
         reason: &'static str,
     },
+    /// The command adds data, and the disk of the leader or of too many voters is full. The client
+    /// comes back later; deletions are taken.
+    #[error("the disk is full{}", DisplayStores(stores))]
+    DiskFull {
+        /// The stores of the region's voters whose disks are full.
+        stores: Vec<StoreId>,
+    },
     /// The command does not fit into an entry. It never will.
     #[error("a command of {size} bytes exceeds the limit of {limit}")]
     EntryTooLarge {
@@ -76,6 +85,18 @@ pub enum Reject {
     /// No quorum, or no leader, confirmed the read in time. The client repeats it.
     #[error("the read index was not confirmed in time")]
     ReadIndexNotReady,
+}
+
+/// Stores, in words.
+struct DisplayStores<'a>(&'a [StoreId]);
+
+impl fmt::Display for DisplayStores<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, store) in self.0.iter().enumerate() {
+            write!(out, "{}{store}", if place == 0 { " on store " } else { ", " })?;
+        }
+        Ok(())
+    }
 }
 
 /// Why leadership was not transferred.

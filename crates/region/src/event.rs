@@ -302,7 +302,7 @@ pub enum RegionChange {
     },
 }
 
-/// The claim of a request about its region. Absent parts are not checked.
+/// The claim of a request about its region, and what it needs. Absent parts are not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestPrecondition {
     /// The replica that it was sent to.
@@ -315,6 +315,8 @@ pub struct RequestPrecondition {
     pub conf_version: Option<u64>,
     /// The keys that it touches.
     pub span: Option<KeySpan>,
+    /// Whether it adds data: then it is refused where the disks are full.
+    pub needs_room: bool,
 }
 
 /// The least and the greatest key of a request.

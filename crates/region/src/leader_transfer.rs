@@ -97,10 +97,12 @@ impl LeaderTransfer {
         self.pending.is_some()
     }
 
-    /// The voter that a transfer goes to: `to`, or the one that lacks least.
+    /// The voter that a transfer goes to: `to`, or of those that `may` take it the one that lacks
+    /// least.
     pub(crate) fn choose(
         &self,
         to: Option<PeerId>,
+        may: &dyn Fn(&RegionPeer) -> bool,
         descriptor: &Descriptor,
         consensus: &Consensus,
         now: Time,
@@ -126,7 +128,7 @@ impl LeaderTransfer {
             }
             Some(peer) => check(peer),
             None => {
-                let voters = || descriptor.peers.iter().filter(|peer| may_lead(peer));
+                let voters = || descriptor.peers.iter().filter(|peer| may_lead(peer) && may(peer));
                 let others = || voters().map(|peer| peer.id);
                 let able = others().filter(|peer| check(*peer).is_ok());
                 // The first of those that have as much; one that has just failed comes last.

@@ -43,6 +43,7 @@ mod consistency_check;
 mod convert;
 mod descriptor;
 mod digest_comparison;
+mod disk_usage;
 mod effects;
 mod ending_replicas;
 mod entry;
@@ -92,6 +93,7 @@ pub use descriptor::{
     Descriptor, Epoch, KeyRange, Peer, PeerRole, RegionPeer, RegionSize, RemovedPeers, Space,
 };
 pub use digest_comparison::{ComparedReplica, ConsistencyVerdict, DigestComparison};
+pub use disk_usage::{DiskUsage, StoreDisks};
 pub use effects::{
     Answers, ApplyTask, BirthOrigin, Committed, Compaction, Effects, EndTask, Findings,
     InstallTask, LeaderTransferred, LogEffects, LogFetch, LogReset, LogWrite, LostLog, NewReplica,

@@ -46,6 +46,8 @@ pub(crate) enum Refusal {
     VoteWithheld,
     Stale,
     Lagging,
+    /// The disk has no room for entries.
+    DiskFull,
     /// A snapshot is being installed, or waits for it.
     Installing,
     /// The replica ends.
@@ -63,6 +65,7 @@ impl Refusal {
             Self::VoteWithheld => &mut dropped.votes_withheld,
             Self::Stale => &mut dropped.stale,
             Self::Lagging => &mut dropped.lagging,
+            Self::DiskFull => &mut dropped.disk_full,
             Self::Installing => &mut dropped.installing,
             Self::Ending => &mut dropped.ending,
         };

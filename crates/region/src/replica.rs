@@ -37,6 +37,7 @@ use crate::status::Role;
 use crate::step_context::StepContext;
 
 mod consistency;
+mod disks;
 mod ending;
 mod log_gc;
 mod membership;
@@ -151,6 +152,7 @@ impl Replica {
         let leader = self.leader();
         self.read_path.tick(leader, &mut self.consensus, step);
         self.want_split(step);
+        self.leave_full_disk(step);
         self.tick_membership(step);
         self.tick_consistency(step);
     }
@@ -189,6 +191,7 @@ impl Replica {
     ) {
         let (version, bytes) = (self.descriptor.epoch.version, command.len());
         let admitted = epoch::check(precondition, &self.standing(), true)
+            .and_then(|()| self.check_room(precondition, step))
             .and_then(|()| self.proposals.admit(ticket, version, command, step.config));
         match admitted {
             Ok(()) => self.split_policy.note_request(precondition.span.as_ref(), bytes),

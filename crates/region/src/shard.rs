@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::admissions::Admissions;
 use crate::config::Config;
 use crate::descriptor::Descriptor;
+use crate::disk_usage::{ShardDisks, StoreDisks};
 use crate::effects::Effects;
 use crate::ending_replicas::EndingReplicas;
 use crate::error::CreateReplicaError;
@@ -51,6 +52,7 @@ pub struct Shard {
     touched: Vec<RegionId>,
     now: Time,
     stats: Stats,
+    disks: ShardDisks,
 }
 
 struct ReplicaSlot {
@@ -83,6 +85,7 @@ impl Shard {
             touched: vec![],
             now: Time(0),
             stats: Stats::default(),
+            disks: ShardDisks::default(),
         }
     }
 
@@ -167,7 +170,8 @@ impl Shard {
         let mut touched = std::mem::take(&mut self.touched);
         // Once for each region, after all events: proposals of a step share an entry, and its reads
         // one question to the quorum.
-        let mut step = StepContext { now, config: &self.config, effects, stats: &mut self.stats };
+        let (config, stats, disks) = (&self.config, &mut self.stats, &mut self.disks);
+        let mut step = StepContext { now, config, effects, stats, disks };
         for region in touched.drain(..) {
             // It may have ended since.
             let Some(slot) = self.replicas.get_mut(&region) else { continue };
@@ -185,7 +189,8 @@ impl Shard {
     /// Time has passed for a region. Most of its followers have nothing to do then.
     fn tick(&mut self, region: RegionId, due: Time, effects: &mut Effects) {
         let (now, config) = (self.now, &self.config);
-        let mut step = StepContext { now, config, effects, stats: &mut self.stats };
+        let (stats, disks) = (&mut self.stats, &mut self.disks);
+        let mut step = StepContext { now, config, effects, stats, disks };
         let slot = self.replicas.get_mut(&region).expect("those that are here have timers");
         slot.due = due;
         slot.replica.tick(&mut step);
@@ -197,7 +202,8 @@ impl Shard {
     /// Keeps what is kept for other replicas within its bound.
     fn give_up_logs(&mut self, effects: &mut Effects) {
         let (now, config) = (self.now, &self.config);
-        let mut step = StepContext { now, config, effects, stats: &mut self.stats };
+        let (stats, disks) = (&mut self.stats, &mut self.disks);
+        let mut step = StepContext { now, config, effects, stats, disks };
         let bytes_max = config.window.log_kept_bytes_max;
         while let Some(region) = self.kept_logs.next_to_give_up(bytes_max) {
             let slot = self.replicas.get_mut(&region).expect("replicas here keep logs");
@@ -254,6 +260,12 @@ impl Shard {
         if is_idle { self.timers.next() } else { Some(self.now) }
     }
 
+    /// Takes over how full the disks of the stores are, this one's included. The next requests,
+    /// messages and ticks follow it.
+    pub fn note_disks(&mut self, disks: StoreDisks) {
+        self.disks.stores = disks;
+    }
+
     /// The region's descriptor, if it is here.
     #[must_use]
     pub fn descriptor(&self, region: RegionId) -> Option<&Descriptor> {
@@ -281,7 +293,8 @@ impl Shard {
     /// the result are those that are in the log, whose fate is open.
     pub fn drain(&mut self, effects: &mut Effects) -> Vec<Ticket> {
         let (now, config) = (self.now, &self.config);
-        let mut step = StepContext { now, config, effects, stats: &mut self.stats };
+        let (stats, disks) = (&mut self.stats, &mut self.disks);
+        let mut step = StepContext { now, config, effects, stats, disks };
         self.replicas.values_mut().flat_map(|slot| slot.replica.drain(&mut step)).collect()
     }
 
@@ -390,7 +403,8 @@ impl Shard {
     ) {
         let (now, config) = (self.now, &self.config);
         let slot = self.replicas.get_mut(&region).expect("asked for by those that are here");
-        act(&mut slot.replica, &mut StepContext { now, config, effects, stats: &mut self.stats });
+        let (stats, disks) = (&mut self.stats, &mut self.disks);
+        act(&mut slot.replica, &mut StepContext { now, config, effects, stats, disks });
         if !std::mem::replace(&mut slot.is_touched, true) {
             self.touched.push(region);
         }

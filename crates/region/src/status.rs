@@ -93,6 +93,10 @@ flotilla_base::metrics! { "raft",
         pub uninitialised: u64 => Counter(None),
         /// Replicas that the log was not kept for any longer: all kept logs were too much.
         pub logs_given_up: u64 => Counter(None),
+        /// Puts that were refused because disks are full.
+        pub puts_refused: u64 => Counter(None),
+        /// Transfers of leadership away from this store because its disk is full.
+        pub disk_full_transfers: u64 => Counter(None),
         /// Messages that were given to raft.
         pub messages_taken: u64 => Counter(None),
         /// Messages that were not given to raft.
@@ -120,6 +124,8 @@ flotilla_base::metrics! { "raft_dropped",
         pub stale: u64 => Counter(None),
         /// Messages with entries while too many wait to be applied.
         pub lagging: u64 => Counter(None),
+        /// Messages with entries while the disk has no room for them.
+        pub disk_full: u64 => Counter(None),
         /// Messages to replicas that end.
         pub ending: u64 => Counter(None),
         /// Messages to replicas that install a snapshot.

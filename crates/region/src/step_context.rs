@@ -1,6 +1,7 @@
-//! The context of a step: the time, the limits, the effects and the counters.
+//! The context of a step: the time, the limits, the disks, the effects and the counters.
 
 use crate::config::Config;
+use crate::disk_usage::ShardDisks;
 use crate::effects::Effects;
 use crate::error::Reject;
 use crate::ids::{Ticket, Time};
@@ -12,6 +13,7 @@ pub(crate) struct StepContext<'a> {
     pub(crate) config: &'a Config,
     pub(crate) effects: &'a mut Effects,
     pub(crate) stats: &'a mut Stats,
+    pub(crate) disks: &'a mut ShardDisks,
 }
 
 impl StepContext<'_> {

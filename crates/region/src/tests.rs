@@ -3,6 +3,7 @@
 mod chaos;
 mod cluster;
 mod comparisons;
+pub(crate) mod disks;
 mod elections;
 mod garbage;
 mod installs;

@@ -6,9 +6,11 @@ use flotilla_region::{MembershipChange, RegionChange, Reject};
 
 mod comparisons;
 mod corners;
+mod disks;
 mod spills;
 
 pub(crate) use comparisons::ComparisonCoverage;
+pub(crate) use disks::DiskCoverage;
 pub(crate) use spills::SpillCoverage;
 
 /// Sums over the incarnations of all stores of a run, or of many.
@@ -166,6 +168,8 @@ pub struct DriverCoverage {
     pub rows_expired: u64,
     /// Comparisons of replicas.
     pub comparisons: ComparisonCoverage,
+    /// Full disks.
+    pub disks: DiskCoverage,
 }
 
 impl AddAssign for DriverCoverage {
@@ -175,6 +179,7 @@ impl AddAssign for DriverCoverage {
         self.waits += more.waits;
         self.rows_expired += more.rows_expired;
         self.comparisons += more.comparisons;
+        self.disks += more.disks;
     }
 }
 

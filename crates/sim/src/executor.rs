@@ -532,7 +532,13 @@ impl Executor {
         let clock = Duration::from_micros(haste * now);
         // Not drawn, so that old seeds draw the rest as ever.
         for _ in 0..=self.store.stats().checkpoints % MAINTENANCE_STEPS_END {
-            match self.store.maintain(clock)? {
+            let maintained = self.store.maintain(clock);
+            if maintained.as_ref().is_err_and(Error::is_no_space) {
+                // As the node does: nothing was written, and it is tried again.
+                self.coverage.driver.disks.checkpoints_refused += 1;
+                break;
+            }
+            match maintained? {
                 StoreMaintenance::Checkpointed(durable) => {
                     self.is_change_known = false;
                     self.report_checkpoint(durable, out)?;

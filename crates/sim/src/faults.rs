@@ -4,12 +4,12 @@
 //! the time nothing gets far. So each kind of fault is absent, rare or frequent, seed by seed.
 
 use fastrand::Rng;
-use flotilla_region::{MessageKind, RegionId};
+use flotilla_region::{DiskUsage, MessageKind, RegionId};
 
 use crate::executor::InstallArrow;
 use crate::membership_planner::MembershipPlanner;
 use crate::network::{NetworkConditions, Partition};
-use crate::node::{DirectorySwap, OperatorFlags};
+use crate::node::{DirectorySwap, DiskFill, OperatorFlags};
 use crate::settings_planner::SettingsPlanner;
 use crate::transfer_planner::TransferPlanner;
 
@@ -60,6 +60,8 @@ pub(crate) enum Fault {
     CutStreams(usize),
     /// The store loses power when it next installs a snapshot, behind this arrow.
     CutAtArrow { store: usize, arrow: InstallArrow },
+    /// A disk is full for a while, or all are.
+    FullDisk { store: Option<usize>, fill: DiskFill, us: u64 },
 }
 
 /// The lie in a forged message: no sound replica sends one like it.
@@ -82,6 +84,7 @@ pub(crate) enum FaultSource {
     First,
     Bounds,
     Snapshots,
+    Disks,
 }
 
 impl Fault {
@@ -92,6 +95,7 @@ impl Fault {
             Self::Away { .. } | Self::CutStreams(_) | Self::CutAtArrow { .. } => {
                 FaultSource::Snapshots
             }
+            Self::FullDisk { .. } => FaultSource::Disks,
             _ => FaultSource::First,
         }
     }
@@ -152,6 +156,7 @@ pub(crate) struct Swarm {
 struct LaterFaults {
     bounds: ExtraFaults,
     snapshots: ExtraFaults,
+    disks: ExtraFaults,
     transfers: TransferPlanner,
     membership: MembershipPlanner,
     settings: SettingsPlanner,
@@ -184,6 +189,7 @@ enum FaultKind {
     Away,
     CutStreams,
     CutAtArrow,
+    FullDisk,
 }
 
 const SECOND_US: u64 = 1_000_000;
@@ -236,6 +242,7 @@ impl Swarm {
         let mut extra = Rng::with_seed(rng.clone().u64(..));
         let bounds = draw_extra(Rng::with_seed(!extra.clone().u64(..)));
         let snapshots = draw_snapshot_faults(Rng::with_seed(bounds.rng.clone().u64(..)));
+        let disks = draw_disk_faults(Rng::with_seed(!bounds.rng.clone().u64(..)));
         let transfers = TransferPlanner::draw(bounds.rng.clone().u64(..));
         let membership = MembershipPlanner::draw(bounds.rng.clone().u64(..));
         let settings = SettingsPlanner::draw(bounds.rng.clone().u64(..), stores);
@@ -258,7 +265,7 @@ impl Swarm {
             wrong_flags: draw_wrong_flags(&mut extra, stores),
             restart_us_max: *choose(rng, &[100_000, 1_000_000, 4_000_000]),
             kinds,
-            later: LaterFaults { bounds, snapshots, transfers, membership, settings },
+            later: LaterFaults { bounds, snapshots, disks, transfers, membership, settings },
         }
     }
 
@@ -282,7 +289,8 @@ impl Swarm {
             kinds: Vec::new(),
             later: LaterFaults {
                 bounds: ExtraFaults { rng: rng.fork(), kinds: Vec::new() },
-                snapshots: ExtraFaults { rng, kinds: Vec::new() },
+                snapshots: ExtraFaults { rng: rng.fork(), kinds: Vec::new() },
+                disks: ExtraFaults { rng, kinds: Vec::new() },
                 transfers: TransferPlanner::idle(),
                 membership: MembershipPlanner::idle(),
                 settings: SettingsPlanner::idle(stores),
@@ -308,6 +316,13 @@ impl Swarm {
     pub(crate) fn next_snapshot_fault(&mut self) -> Option<(u64, Fault)> {
         let mut rng = self.later.snapshots.rng.fork();
         let (delay_us, kind) = next_kind(&self.later.snapshots.kinds, &mut rng)?;
+        Some((delay_us, self.fault(kind, &mut rng)))
+    }
+
+    /// The same for full disks.
+    pub(crate) fn next_disk_fault(&mut self) -> Option<(u64, Fault)> {
+        let mut rng = self.later.disks.rng.fork();
+        let (delay_us, kind) = next_kind(&self.later.disks.kinds, &mut rng)?;
         Some((delay_us, self.fault(kind, &mut rng)))
     }
 
@@ -389,6 +404,12 @@ impl Swarm {
             FaultKind::CutAtArrow => {
                 Fault::CutAtArrow { store, arrow: *choose(rng, &InstallArrow::ALL) }
             }
+            FaultKind::FullDisk => {
+                let store = (rng.u8(..4) > 0).then_some(store);
+                let usage = *choose(rng, &DiskUsage::ALL[1..]);
+                let fill = DiskFill { is_hard: rng.u8(..4) == 0, ..DiskFill::soft(usage) };
+                Fault::FullDisk { store, fill, us: rng.u64(SECOND_US / 5..3 * SECOND_US) }
+            }
             FaultKind::Forged => Fault::Forged {
                 region: self.region(rng),
                 from: rng.usize(..self.stores),
@@ -445,6 +466,11 @@ fn draw_snapshot_faults(mut rng: Rng) -> ExtraFaults {
         (FaultKind::CutAtArrow, SECOND_US),
     ];
     let kinds = draw_kinds(&mut rng, &of);
+    ExtraFaults { rng, kinds }
+}
+
+fn draw_disk_faults(mut rng: Rng) -> ExtraFaults {
+    let kinds = draw_kinds(&mut rng, &[(FaultKind::FullDisk, 3 * SECOND_US)]);
     ExtraFaults { rng, kinds }
 }
 
@@ -512,14 +538,15 @@ mod tests {
 
     #[test]
     fn each_kind_of_fault_is_drawn_and_some_seeds_are_without_it() {
-        let mut seen = [0; 18];
+        let mut seen = [0; 19];
         for seed in 0..200 {
             let mut rng = Rng::with_seed(seed);
             let mut swarm = Swarm::draw(&mut rng, None);
-            let mut here = [0; 18];
+            let mut here = [0; 19];
             let mut faults: Vec<_> = (0..200).map_while(|_| swarm.next(&mut rng)).collect();
             faults.extend((0..200).map_while(|_| swarm.next_extra()));
             faults.extend((0..200).map_while(|_| swarm.next_snapshot_fault()));
+            faults.extend((0..200).map_while(|_| swarm.next_disk_fault()));
             for (_, fault) in faults {
                 here[match fault {
                     Fault::PowerLoss(_) => 0,
@@ -540,6 +567,7 @@ mod tests {
                     Fault::Away { .. } => 15,
                     Fault::CutStreams(_) => 16,
                     Fault::CutAtArrow { .. } => 17,
+                    Fault::FullDisk { .. } => 18,
                 }] = 1;
             }
             seen.iter_mut().zip(here).for_each(|(sum, here)| *sum += here);

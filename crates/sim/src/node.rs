@@ -18,7 +18,7 @@ use flotilla_store::{Error, ReadError, RecoveredReplicas, StartSeed, Store, Stor
 use flotilla_vfs::fault::{FaultFs, FaultStats, TemporaryFault};
 
 use crate::clock::LocalClock;
-use crate::coverage::{BoundsCoverage, Coverage, MembershipCoverage, SplitWishCoverage};
+use crate::coverage::Coverage;
 use crate::event_queue::SimTime;
 use crate::executor::{Executor, InstallArrow, TaskDelays};
 use crate::layout;
@@ -28,6 +28,8 @@ use crate::terms::SyncedTerms;
 
 mod bootstrapping;
 mod comparing;
+mod disk;
+mod full_disks;
 mod handshakes;
 mod leader_waits;
 mod outgoing;
@@ -49,11 +51,13 @@ mod working;
 
 use bootstrapping::BootstrappingStore;
 pub(crate) use bootstrapping::OperatorFlags;
+pub(crate) use disk::DiskFill;
+use disk::{DiskWatch, SimDisk};
 use handshakes::HandshakeDriver;
 use leader_waits::LeaderWaits;
 use outgoing::OutgoingQueues;
 use power_cuts::PowerCuts;
-use running::RunningStore;
+use running::{RunningCounts, RunningStore};
 use silence::SilentReplicas;
 use snapshot_streams::SnapshotStreams;
 pub(crate) use spare_disks::DirectorySwap;
@@ -120,8 +124,7 @@ pub(crate) struct SimNode {
     had_plan: bool,
     /// The greatest count of starts of each other store that was accepted, and is remembered.
     accepted: Vec<u64>,
-    /// Whether a disk fault was injected: an error is then the death of the store, not a bug.
-    has_disk_fault: bool,
+    disk: SimDisk,
     /// Of all earlier incarnations, and of starts.
     coverage: Coverage,
 }
@@ -151,7 +154,7 @@ impl SimNode {
             was_member: false,
             had_plan: false,
             accepted,
-            has_disk_fault: false,
+            disk: SimDisk::default(),
             coverage,
         }
     }
@@ -208,7 +211,7 @@ impl SimNode {
 
     /// Whether an injected disk fault has not yet ended the store.
     pub(crate) fn has_disk_fault(&self) -> bool {
-        self.has_disk_fault
+        self.disk.has_fault
     }
 
     pub(crate) fn disk(&self) -> FaultStats {
@@ -224,11 +227,15 @@ impl SimNode {
             coverage += running.executor.coverage();
             coverage.snapshots += running.streams.coverage;
             coverage.pages.spills.streams += running.streams.across_spills;
-            coverage.membership += running.membership;
-            coverage.driver.wishes += running.wishes;
+            coverage.membership += running.counts.membership;
+            coverage.driver.wishes += running.counts.wishes;
             coverage.driver.queues += running.outgoing.coverage;
             coverage.driver.waits += running.waits.coverage;
-            coverage.bounds += running.bounds;
+            coverage.bounds += running.counts.bounds;
+            coverage.driver.disks += running.disks.coverage;
+            coverage.driver.disks.puts_refused += stats.puts_refused;
+            coverage.driver.disks.transfers += stats.disk_full_transfers;
+            coverage.driver.disks.entries_refused += stats.dropped.disk_full;
             coverage.reads.by_lease += stats.reads_by_lease;
             coverage.reads.by_index += stats.reads_by_index;
             coverage.votes_withheld += stats.dropped.votes_withheld;
@@ -367,10 +374,10 @@ impl SimNode {
             cuts: PowerCuts::default(),
             stall: Stall::default(),
             silent: SilentReplicas::default(),
-            membership: MembershipCoverage::default(),
-            wishes: SplitWishCoverage::default(),
-            bounds: BoundsCoverage::default(),
+            disks: DiskWatch::default(),
+            counts: RunningCounts::default(),
         });
+        self.look_at_disk();
         self.compare_all(reference_model)?;
         out.tasks.push((1, Task::Greet));
         out.tasks.push((SWEEP_US, Task::Sweep));
@@ -459,16 +466,16 @@ impl SimNode {
         self.fs.fail_syncs(false);
         self.fs.fail_writes(false);
         // A disk that was ordered to lose power does so, also if a process kill comes first.
-        if power || self.has_disk_fault {
+        if power || self.disk.has_fault {
             self.fs.power_loss(self.rng.u64(..));
         }
-        self.has_disk_fault = false;
+        self.disk.has_fault = self.disk.fill.is_hard;
     }
 
     /// Cuts the power inside the work on the disk: at operation number `operations` from now, or in
     /// one of the next write to the log, or between two lists of effects.
     pub(crate) fn cut_inside(&mut self, operations: u64) {
-        self.has_disk_fault = true;
+        self.disk.has_fault = true;
         match &mut self.running {
             Some(running) if operations.is_multiple_of(4) => {
                 running.cuts.lists_left = Some(operations as usize / 4 % LISTS);
@@ -497,7 +504,7 @@ impl SimNode {
     /// A notice of this store will come a second time, much later.
     pub(crate) fn count_late_notice(&mut self) {
         if let Some(running) = &mut self.running {
-            running.membership.late += 1;
+            running.counts.membership.late += 1;
         }
     }
 
@@ -510,7 +517,7 @@ impl SimNode {
 
     /// Lets the disk refuse syncs, or all writes.
     pub(crate) fn inject_disk_errors(&mut self, writes_too: bool) {
-        self.has_disk_fault = true;
+        self.disk.has_fault = true;
         self.fs.fail_syncs(true);
         self.fs.fail_writes(writes_too);
     }
@@ -556,7 +563,7 @@ impl SimNode {
 
     /// Rows cannot be read, which ends the store as any error does.
     fn unread(&self, error: &ReadError) -> StopReason {
-        if self.has_disk_fault {
+        if self.disk.has_fault {
             return StopReason::Died;
         }
         let store = layout::id(self.place);
@@ -565,7 +572,7 @@ impl SimNode {
 
     /// An error ends the store; without an injected disk fault, it is a bug.
     fn stop(&self, error: &Error) -> StopReason {
-        stop_of(self.place, self.has_disk_fault, error)
+        stop_of(self.place, self.disk.has_fault, error)
     }
 }
 

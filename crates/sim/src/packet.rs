@@ -5,7 +5,7 @@ use flotilla_identity::{
     BootstrapRequest, BootstrapResponse, ClusterSettings, QuestionToken, StoreHello, StoreRun,
     StoreUuid,
 };
-use flotilla_region::{Envelope, Notice, RegionSize};
+use flotilla_region::{DiskUsage, Envelope, Notice, RegionSize};
 
 /// Something on its way from one store to another.
 #[derive(Clone, Debug)]
@@ -28,8 +28,9 @@ impl Packet {
 /// The body of a packet.
 #[derive(Clone, Debug)]
 pub(crate) enum PacketBody {
-    /// A message of raft, with the sender's start and how far its log is synced.
-    Frame { uuid: StoreUuid, run: StoreRun, log_end: u64, envelope: Box<Envelope> },
+    /// A message of raft, with the sender's start, how far its log is synced, and how full its disk
+    /// is.
+    Frame { uuid: StoreUuid, run: StoreRun, log_end: u64, disk: DiskUsage, envelope: Box<Envelope> },
     /// A word about a replica that has ended, or should, with the sender's start.
     Notice { uuid: StoreUuid, run: StoreRun, notice: Notice },
     /// The receiver does not take frames of this start: the stream ends.

@@ -291,6 +291,10 @@ impl ClientRequest {
             version: Some(region.epoch.version),
             conf_version: Some(region.epoch.conf_version),
             span: self.span(),
+            needs_room: match &self.body {
+                RequestBody::Write(ops) => ops.iter().any(RawOp::needs_room),
+                _ => false,
+            },
         };
         match self.forged {
             None | Some(ForgedField::Split | ForgedField::Membership) => {}

@@ -11,7 +11,7 @@ use crate::event_queue::{EventQueue, SimTime};
 use crate::faults::{Fault, Swarm};
 use crate::layout;
 use crate::network::{Network, NetworkConditions};
-use crate::node::{RunSettings, SimNode};
+use crate::node::{DiskFill, RunSettings, SimNode};
 use crate::packet::Packet;
 use crate::placement_watch::PlacementWatch;
 use crate::reference_model::{CheckFailure, ReferenceModel};
@@ -80,6 +80,7 @@ enum SimEvent {
         voter: usize,
     },
     RestoreDiskSpeed(usize),
+    FreeDisk(usize),
     /// The operator puts the newest disk of a store back.
     RestoreDirectory(usize),
     /// The operator corrects the flags of a store.
@@ -243,6 +244,7 @@ impl SimWorld {
         self.schedule_fault();
         self.schedule_extra_fault();
         self.schedule_snapshot_fault();
+        self.schedule_disk_fault();
         self.schedule_split();
         self.schedule_transfer();
         self.schedule_membership();
@@ -296,6 +298,7 @@ impl SimWorld {
             self.restore_directory(store);
             self.correct_flags(store);
             self.nodes[store].set_slow(false);
+            self.nodes[store].fill_disk(DiskFill::NONE);
             self.nodes[store].cut_at_birth(None);
             self.nodes[store].cut_at_arrow(None);
             // An ordered fault that has not come yet would else come after the faults have ended.
@@ -381,6 +384,7 @@ impl SimWorld {
             SimEvent::Isolate(store) => self.isolate(store),
             SimEvent::RestartVoter { leader, voter } => self.restart_voter(leader, voter),
             SimEvent::RestoreDiskSpeed(store) => self.nodes[store].set_slow(false),
+            SimEvent::FreeDisk(store) => self.free_disk(store),
             SimEvent::RestoreDirectory(store) => self.restore_directory(store),
             SimEvent::CorrectFlags(store) => self.correct_flags(store),
             SimEvent::DelayedPowerLoss { store, incarnation } => {

@@ -7,7 +7,7 @@ use flotilla_pagestore::Options;
 /// How the store uses its engines.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The log engine's own.
+    /// The log engine's own. Default: the engine's, but its disk quota refuses nothing.
     pub log: flotilla_raftlog::Config,
     /// The page store's own, with the limits of dirty bytes, the interval of checkpoints and the
     /// budget of defragmentation. Default: 64 and 256 MiB, 2 s, 16 MiB.
@@ -25,7 +25,8 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            log: flotilla_raftlog::Config::default(),
+            // Regions hold puts back near the quota: votes and ends must still be written there.
+            log: flotilla_raftlog::Config::default().disk_quota_refuses(false),
             pages: Options::default()
                 .dirty_bytes(64 << 20, 256 << 20)
                 .checkpoint_interval(Some(Duration::from_secs(2)))

@@ -61,6 +61,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the disk has no room. Nothing was written then, and it may be tried again.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        matches!(
+            self,
+            Self::Log(flotilla_raftlog::Error::NoSpace { .. })
+                | Self::Pages(flotilla_pagestore::Error::NoSpace)
+        )
+    }
+
     /// Whether log entries were asked for that were compacted or replaced meanwhile: nothing is
     /// wrong, and the caller reads the bounds of the log again.
     #[must_use]

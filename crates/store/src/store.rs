@@ -421,6 +421,24 @@ impl Store {
         Ok(ended)
     }
 
+    /// Has log writes that find no room wait for it, or be refused, those that wait included. See
+    /// [`LogEngine::wait_for_room`](flotilla_raftlog::LogEngine::wait_for_room).
+    pub fn wait_for_room(&self, is_on: bool) {
+        self.log.engine().wait_for_room(is_on);
+    }
+
+    /// Whether a log write waits for room.
+    #[must_use]
+    pub fn is_log_waiting_for_room(&self) -> bool {
+        self.log.engine().is_waiting_for_room()
+    }
+
+    /// Bytes that the files of the log take.
+    #[must_use]
+    pub fn log_disk_bytes(&self) -> u64 {
+        self.log.engine().disk_bytes()
+    }
+
     /// Makes all that is applied durable, and with it what the log may forget. Reports the replicas
     /// of which the durable root has more than the last one, entries or a snapshot, and those whose
     /// ends it has.

@@ -144,6 +144,16 @@ pub(crate) const ALERTS: &[Alert] = &[
         ],
     },
     Alert {
+        name: "FlotillaDiskFull",
+        condition: "flotilla_disk_usage >= 2",
+        holds: "0m",
+        severity: "critical",
+        summary: "The disk is full: the store leads nothing, and takes no puts.",
+        action: "a-disk-is-full",
+        fires: &[("flotilla_disk_usage{instance=\"s1:20160\"}", "2x10")],
+        rests: &[("flotilla_disk_usage{instance=\"s1:20160\"}", "1x10")],
+    },
+    Alert {
         name: "FlotillaDiskHangs",
         condition: "flotilla_log_flush_running_seconds > 5",
         holds: "0m",

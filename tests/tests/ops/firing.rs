@@ -102,6 +102,35 @@ async fn prometheus_says_that_a_store_is_down_and_that_it_is_back() {
     cluster.shutdown().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prometheus_says_that_a_disk_is_full_and_that_it_has_room() {
+    if !has_program("prometheus") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let settings = PlaygroundConfig::new(dir.path().join("data"));
+    let cluster = Playground::start(&settings).await.unwrap();
+    cluster.ready(PATIENCE).await.unwrap();
+    let endpoints = cluster.endpoints();
+    let port = ReservedPort::reserve(([127, 0, 0, 1], 0).into()).unwrap();
+    let prometheus = Prometheus::start(dir.path(), &port, &endpoints, "");
+    prometheus.ready().await;
+    // No disk has so much room.
+    let keep_free = |full_free_bytes| {
+        let mut config = settings.common.clone();
+        config.disk.full_free_bytes = full_free_bytes;
+        cluster.node(1).unwrap().reload(config).unwrap();
+    };
+    keep_free(1 << 60);
+    prometheus.await_firing("FlotillaDiskFull", &endpoints[1], true).await;
+    let firing = prometheus.firing().await;
+    let full = firing.into_iter().filter(|(name, _)| name == "FlotillaDiskFull");
+    assert_eq!(full.count(), 1, "the others have room");
+    keep_free(1 << 20);
+    prometheus.await_firing("FlotillaDiskFull", &endpoints[1], false).await;
+    cluster.shutdown().await.unwrap();
+}
+
 /// `flotilla cert` in `dir`.
 fn make_certificate(dir: &Path, args: &str) {
     let dir = ["--dir".into(), dir.as_os_str().to_owned()];

@@ -259,6 +259,7 @@ fn store_to_json(
     match &seen.answer {
         Ok(StoreView { stats, .. }) => {
             row["state"] = StoreHealth::of(stats).word().into();
+            row["disk_usage"] = metric(stats, "disk", "usage").and_then(disk_usage).into();
             row["replicas_without_leader"] = stats.replicas_without_leader.into();
             row["stores_connected"] = stats.stores_connected.into();
             row["stores_known"] = stats.stores_known.into();
@@ -295,17 +296,21 @@ fn pages_to_json(stats: &StatsResponse) -> Value {
     row
 }
 
-/// Whether the replicas of a store that answers have leaders, as far as it knows.
+/// Whether the replicas of a store that answers have leaders, as far as it knows, and room.
 struct StoreHealth {
     replicas: u64,
     without_leader: u64,
+    /// How full its disk is, if that is to be told.
+    disk: Option<&'static str>,
 }
 
 impl StoreHealth {
     fn of(stats: &StatsResponse) -> Self {
         // The two are counted one after the other.
         let without_leader = stats.replicas_without_leader.min(stats.replicas);
-        Self { replicas: stats.replicas, without_leader }
+        let usage = metric(stats, "disk", "usage").and_then(disk_usage);
+        let disk = usage.filter(|word| *word != "normal");
+        Self { replicas: stats.replicas, without_leader, disk }
     }
 
     /// For programs.
@@ -319,13 +324,20 @@ impl StoreHealth {
 
     /// For people.
     fn words(&self) -> String {
-        let Self { replicas, without_leader } = self;
-        match (self.word(), without_leader) {
+        let Self { replicas, without_leader, disk } = self;
+        let words = match (self.word(), without_leader) {
             ("up", 0) => "up".to_owned(),
             ("up", _) => format!("up, {without_leader} of {replicas} without leader"),
             (word, _) => format!("{word} (of {replicas} replicas)"),
-        }
+        };
+        disk.map_or(words.clone(), |disk| format!("{words}, disk {disk}"))
     }
+}
+
+/// The word for how full a disk is; none of a later version's.
+fn disk_usage(number: u64) -> Option<&'static str> {
+    let words = ["normal", "almost full", "full", "exhausted"];
+    words.get(usize::try_from(number).ok()?).copied()
 }
 
 /// Where a store stands, as its operator says.
@@ -451,6 +463,10 @@ mod tests {
         assert_eq!(words(17, 5), ("up", "up, 5 of 17 without leader".to_owned()));
         assert_eq!(words(17, 17), ("no leader", "no leader (of 17 replicas)".to_owned()));
         assert_eq!(words(0, 0), ("up", "up".to_owned()), "it has none that could lack one");
+        let mut stats = flotilla_node::metrics::NodeStats::default();
+        stats.disk.usage = 2;
+        let health = StoreHealth::of(&stats.to_wire());
+        assert_eq!((health.word(), health.words()), ("up", "up, disk full".to_owned()));
     }
 
     #[test]
@@ -462,7 +478,7 @@ mod tests {
         let answer = Ok(StoreView { stats: stats.to_wire(), registry: None });
         let row =
             store_to_json(&StoreAnswer { store: store(1, StoreState::StoreUp), answer }, None, &[]);
-        let keys = "address feature_level id inconsistent_regions leaders log_lines_lost log_reads_failed log_syncs \
+        let keys = "address disk_usage feature_level id inconsistent_regions leaders log_lines_lost log_reads_failed log_syncs \
              name reads_failed registry_state replicas replicas_without_leader starts state stores_connected \
              stores_known up uptime_ms uuid version writes_acknowledged";
         let pages = "cached_bytes checkpoints dirty_bytes ended_snapshots file_bytes free_bytes \

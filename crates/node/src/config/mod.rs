@@ -8,6 +8,7 @@
 
 mod cluster_change;
 mod default_file;
+mod disk;
 mod error;
 mod given_value;
 mod http2;
@@ -34,6 +35,7 @@ mod verify;
 
 pub(crate) use cluster_change::{ClusterChange, cluster_change};
 pub use default_file::{default_file, default_values};
+pub use disk::DiskConfig;
 pub use error::ConfigError;
 pub use http2::Http2Config;
 pub use key::{SettingEffect, SettingKey, SettingKind, SettingScope, SettingSection, ValueRange};

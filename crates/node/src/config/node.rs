@@ -7,6 +7,7 @@ use flotilla_identity::{ApiVersion, REGIONS_MAX};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::disk::DiskConfig;
 use super::http2::Http2Config;
 use super::key::{NO_LIMIT, count, labels, settings, switch, text, texts, word};
 use super::limits::{LimitsConfig, ThreadsConfig};
@@ -107,6 +108,8 @@ settings! {
         pub raft: RaftConfig,
         /// Files and checkpoints.
         pub storage: StorageConfig,
+        /// Full disks.
+        pub disk: DiskConfig,
         /// The search for bit rot.
         pub scrub: ScrubConfig,
         /// The comparison of the replicas of regions.
@@ -163,6 +166,7 @@ impl Default for NodeConfig {
             log_redact: true,
             raft: RaftConfig::default(),
             storage: StorageConfig::default(),
+            disk: DiskConfig::default(),
             scrub: ScrubConfig::default(),
             verify: VerifyConfig::default(),
             split: SplitConfig::default(),

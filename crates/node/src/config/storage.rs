@@ -29,7 +29,7 @@ settings! {
         /// is needed stays.
         #[key(ratio())]
         pub log_move_live_ratio_max: f64,
-        /// Bytes that the log may take on disk; the store stops rather than take more.
+        /// Bytes that the log may take on disk; short of them it is as if the disk were full.
         #[key(
             bytes(8 * MIB, NO_LIMIT)
                 .beside("at least 8 × `storage.segment_bytes`")
@@ -222,7 +222,8 @@ impl StorageConfig {
     }
 
     fn log(&self) -> flotilla_raftlog::Config {
-        flotilla_raftlog::Config::default()
+        flotilla_store::Config::default()
+            .log
             .segment_bytes(self.segment_bytes)
             .purge_above_bytes(self.log_purge_above_bytes)
             .move_bytes_max(self.log_move_bytes_max)

@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use super::disk::DiskConfig;
 use super::error::{ConfigError, ConfigErrors};
 use super::http2::Http2Config;
 use super::key::{SettingKey, SettingSection};
@@ -20,6 +21,7 @@ pub static SECTIONS: [&SettingSection; 11] = [
     &NodeConfig::SECTION,
     &RaftConfig::SECTION,
     &StorageConfig::SECTION,
+    &DiskConfig::SECTION,
     &ScrubConfig::SECTION,
     &VerifyConfig::SECTION,
     &SplitConfig::SECTION,

@@ -6,6 +6,7 @@ use flotilla_store::Store;
 
 use crate::clock::Clock;
 use crate::driver::comparisons::Comparisons;
+use crate::driver::disk_view::DiskView;
 use crate::driver::joint_changes::JointChanges;
 use crate::driver::latencies::Latencies;
 use crate::driver::routes::RoutingTable;
@@ -31,6 +32,7 @@ pub(crate) struct NodeContext {
     pub(crate) queues: WorkQueues,
     pub(crate) clock: Clock,
     pub(crate) latencies: Arc<Latencies>,
+    pub(crate) disks: Arc<DiskView>,
 }
 
 /// The work queue of each worker.
@@ -75,5 +77,8 @@ impl NodeContext {
         self.queues.applies.halt();
         self.queues.lookups.halt();
         self.queues.checkpoint_signal.stop();
+        self.disks.stop();
+        // A write that waits for room ends.
+        self.store.wait_for_room(false);
     }
 }

@@ -7,15 +7,16 @@
 //! those split that ask for it by `split_wishes`; `reroute` is for requests that a split has
 //! overtaken; `transfer` has leaders hand over, `membership_change` has replicas changed,
 //! `joint_changes` knows the regions between two configurations, `comparisons` the last verdicts
-//! about replicas, for which `comparison` asks. `threads` starts and ends the
-//! threads, `context` has the handles that they share; `latencies` has the histograms
-//! of requests, `slow_log` the lines about slow ones. Sockets are not known here: messages to
-//! other stores go to a [`shard_thread::MessageSink`].
+//! about replicas, for which `comparison` asks, `disk_view` how full the disks are. `threads`
+//! starts and ends the threads, `context` has the handles that they share; `latencies` has the
+//! histograms of requests, `slow_log` the lines about slow ones. Sockets are not known here:
+//! messages to other stores go to a [`shard_thread::MessageSink`].
 
 pub(crate) mod admission;
 mod comparison;
 pub(crate) mod comparisons;
 pub(crate) mod context;
+pub(crate) mod disk_view;
 pub(crate) mod id_pool;
 pub(crate) mod joint_changes;
 pub(crate) mod latencies;

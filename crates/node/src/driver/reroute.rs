@@ -196,7 +196,8 @@ impl Router {
 /// The claim of a request that goes to another region than its client has named.
 fn claim_on(next: &Descriptor, claim: &RequestPrecondition) -> RequestPrecondition {
     let (version, span) = (Some(next.epoch.version), claim.span.clone());
-    RequestPrecondition { version, span, ..RequestPrecondition::default() }
+    let needs_room = claim.needs_room;
+    RequestPrecondition { version, span, needs_room, ..RequestPrecondition::default() }
 }
 
 /// The regions of a refusal for the version, or the result that is something else.

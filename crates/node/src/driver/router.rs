@@ -30,6 +30,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::driver::admission::{AdmissionError, LeaderWait, MemoryBudget};
 use crate::driver::comparisons::Comparisons;
 use crate::driver::context::NodeContext;
+use crate::driver::disk_view::DiskView;
 use crate::driver::id_pool::IdPool;
 use crate::driver::joint_changes::JointChanges;
 use crate::driver::latencies::{Latencies, RequestKind, RequestTimes};
@@ -342,6 +343,11 @@ impl Router {
     /// The ids for new regions and replicas.
     pub(crate) fn ids(&self) -> &IdPool {
         &self.shared.ids
+    }
+
+    /// How full the disks are.
+    pub(crate) fn disks(&self) -> &DiskView {
+        &self.shared.context.disks
     }
 
     /// The clock by which rows expire.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flotilla_region::{Event, RegionId, RegionSettings, Shard};
+use flotilla_region::{Event, RegionId, RegionSettings, Shard, StoreDisks};
 use tokio::sync::oneshot;
 
 use crate::driver::mailbox::Mailbox;
@@ -15,6 +15,8 @@ pub(crate) enum ShardMessage {
     Inspect(Box<dyn FnOnce(&Shard) + Send>),
     /// Other settings from the next step on, and who hears that they are in force.
     Reconfigure(RegionSettings, oneshot::Sender<()>),
+    /// How full the disks of the stores are from now on.
+    Disks(StoreDisks),
 }
 
 /// The mailboxes of all shards of a node.
@@ -67,6 +69,13 @@ impl Mailboxes {
             if !messages.is_empty() {
                 mailbox.complete_all(messages);
             }
+        }
+    }
+
+    /// Posts to all shards how full the disks are.
+    pub(crate) fn post_disks(&self, disks: &StoreDisks) {
+        for mailbox in &*self.shards {
+            mailbox.complete_all([ShardMessage::Disks(disks.clone())]);
         }
     }
 

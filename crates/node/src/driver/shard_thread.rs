@@ -101,6 +101,7 @@ impl<O: MessageSink> ShardThread<O> {
                         // gone.
                         let _ = done.send(());
                     }
+                    ShardMessage::Disks(disks) => self.shard.note_disks(disks),
                 }
             }
             effects.clear();

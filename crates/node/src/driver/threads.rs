@@ -5,19 +5,30 @@
 //! little to replay. After a failure, or in a test that plays a crash, no queue is drained.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use flotilla_region::Shard;
 use flotilla_store::LogMaintenance;
 
+use crate::disk_reserve::DiskReserve;
 use crate::driver::context::NodeContext;
 use crate::driver::shard_thread::{EffectSinks, MessageSink, ShardThread};
 use crate::driver::workers::applier::Applier;
 use crate::driver::workers::checkpointer::Checkpointer;
+use crate::driver::workers::disk_watcher::DiskWatcher;
 use crate::driver::workers::log_reader::LogReader;
 use crate::driver::workers::log_writer::LogWriterThread;
 use crate::failure::NodeFailure;
+
+/// The disk that a thread watches.
+pub(crate) struct WatchedDisk {
+    pub(crate) reserve: DiskReserve,
+    pub(crate) data_dir: PathBuf,
+    /// Whether all stores know of transfers of leaders.
+    pub(crate) may_transfer: Box<dyn Fn() -> bool + Send>,
+}
 
 /// Running threads.
 pub(crate) struct NodeThreads {
@@ -25,6 +36,7 @@ pub(crate) struct NodeThreads {
     shards: Vec<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
     checkpointer: Option<JoinHandle<()>>,
+    disk_watcher: Option<JoinHandle<()>>,
     /// Preallocates and seals the log's segments in the background.
     log_maintenance: Option<LogMaintenance>,
 }
@@ -40,6 +52,7 @@ impl NodeThreads {
         shards: Vec<Shard>,
         transport: impl MessageSink,
         backlog_bytes_max: usize,
+        watched: WatchedDisk,
         failure: &NodeFailure,
     ) -> io::Result<Self> {
         assert_eq!(shards.len(), context.mailboxes.count(), "each shard has a mailbox");
@@ -48,9 +61,11 @@ impl NodeThreads {
             shards: Vec::new(),
             workers: Vec::new(),
             checkpointer: None,
+            disk_watcher: None,
             log_maintenance: None,
         };
         threads.start_workers(failure)?;
+        threads.watch_disk(watched, failure)?;
         let NodeContext { store, tickets, routes, joint_changes, mailboxes, queues, clock, .. } =
             threads.context.clone();
         let store = store.identity().store;
@@ -119,6 +134,17 @@ impl NodeThreads {
         Ok(())
     }
 
+    /// From now on writes that find no room wait for it, and the watcher makes some.
+    fn watch_disk(&mut self, watched: WatchedDisk, failure: &NodeFailure) -> io::Result<()> {
+        let NodeContext { store, queues, disks, .. } = self.context.clone();
+        let WatchedDisk { reserve, data_dir, may_transfer } = watched;
+        store.wait_for_room(true);
+        let (view, signal) = (disks, queues.checkpoint_signal);
+        let watcher = DiskWatcher { store, view, signal, reserve, data_dir, may_transfer };
+        self.disk_watcher = Some(failure.guard("disk-watcher", || watcher.run())?);
+        Ok(())
+    }
+
     /// Drains the work queues, makes a checkpoint, ends. Blocks.
     ///
     /// # Errors
@@ -129,12 +155,16 @@ impl NodeThreads {
         context.mailboxes.close();
         // Joined before the workers are drained: a shard could still push work.
         join(self.shards.drain(..));
+        // A store that stops waits for no room: what is queued was not acknowledged.
+        context.store.wait_for_room(false);
+        context.disks.stop();
         context.queues.log.drain();
         context.queues.applies.drain();
         context.queues.lookups.halt();
         context.queues.checkpoint_signal.stop();
         join(self.workers.drain(..));
         join(self.checkpointer.take());
+        join(self.disk_watcher.take());
         drop(self.log_maintenance.take());
         context.tickets.close();
         context.store.checkpoint().map(drop)
@@ -147,6 +177,7 @@ impl NodeThreads {
         join(self.shards.drain(..));
         join(self.workers.drain(..));
         join(self.checkpointer.take());
+        join(self.disk_watcher.take());
         drop(self.log_maintenance.take());
     }
 }

@@ -126,6 +126,7 @@ fn take(
         report.regions.into_iter().filter_map(convert::sighting_from_proto).collect();
     pd_leader.hear(store, &sightings, report.full, report.echo);
     pd_leader.note_condition(store, report.stopping, report.replicas);
+    pd_leader.note_disk(store, report.usage.unwrap_or_default());
     pd_leader.note_clock(store, report.time_ms);
     pd_leader.repair().answer(pd_leader.now_ms(), report.step_answers);
     // Without room the steps wait for the next report.

@@ -11,7 +11,9 @@ use flotilla_identity::{ClusterSettings, SYSTEM_REGION, StoreRegistry};
 use flotilla_placement::{KnownRegion, LedRegions, RegionHeartbeat};
 use flotilla_proto::metapb;
 use flotilla_proto::peers::placement_client::PlacementClient;
-use flotilla_proto::peers::{LeaderTransfer, ReportRequest, ReportResponse, StepAnswer};
+use flotilla_proto::peers::{
+    LeaderTransfer, ReportRequest, ReportResponse, StepAnswer, StoreUsage,
+};
 use flotilla_region::{Descriptor, RegionId, RoleChange, SPLIT_TERM, StoreId};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::sync::mpsc;
@@ -248,6 +250,17 @@ impl HeartbeatSession {
         Some(KnownRegion { region, leader, campaigns_from })
     }
 
+    fn usage(&self) -> StoreUsage {
+        let disks = self.context.shared.router.disks();
+        let space = disks.space();
+        StoreUsage {
+            capacity_bytes: space.total_bytes,
+            available_bytes: space.free_bytes,
+            disk_usage: disks.usage().number().into(),
+            ..StoreUsage::default()
+        }
+    }
+
     fn report(&self, regions: Vec<RegionHeartbeat>, full: bool) -> ReportRequest {
         let shared = &self.context.shared;
         let run = shared.membership.run_report();
@@ -262,7 +275,7 @@ impl HeartbeatSession {
             store: Some(store),
             regions: regions.into_iter().map(convert::heartbeat_to_proto).collect(),
             full,
-            usage: None,
+            usage: Some(self.usage()),
             echo: self.echo,
             uuid: uuid_to_wire(run.uuid),
             run: Some(run_to_wire(run.run)),

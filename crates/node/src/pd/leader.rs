@@ -16,7 +16,8 @@ use flotilla_placement::{
     LossRefusal, RegionHeartbeat, RepairRefusal, RowError, RowSwap, StoreInfo, SwapResult,
     Timestamp, Tso, TsoError, check_loss, rows,
 };
-use flotilla_region::{RequestPrecondition, StoreId, Term};
+use flotilla_proto::peers::StoreUsage;
+use flotilla_region::{DiskUsage, RequestPrecondition, StoreId, Term};
 use flotilla_store::ApplyOutcome;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
@@ -193,6 +194,13 @@ impl PdLeader {
         if let Some(replicas) = replicas {
             cluster.note_replicas(store.0, replicas);
         }
+    }
+
+    /// A store says how full its disk is.
+    pub(super) fn note_disk(&self, store: StoreId, usage: StoreUsage) {
+        let usage = DiskUsage::from_number(usage.disk_usage.into());
+        let takes_replicas = usage < DiskUsage::AlmostFull;
+        self.cluster.lock().note_disk(store.0, takes_replicas, !usage.is_full());
     }
 
     /// The transfers that a store should make now. Each is given once.

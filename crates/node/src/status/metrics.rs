@@ -6,6 +6,7 @@ use flotilla_base::metric::{HistogramMetric, Metric, MetricKind, MetricUnit};
 use flotilla_proto::peers;
 
 use crate::driver::context::NodeContext;
+use crate::driver::disk_view::DiskStats;
 use crate::driver::router::{Router, RouterStats};
 use crate::net::security::{NodeSecurity, TlsStats};
 use crate::service::rawkv::RpcDurations;
@@ -29,6 +30,7 @@ impl NodeStatsReader {
             transport: self.counters.read(),
             tls: self.security.stats(),
             store: self.context.store.stats(),
+            disk: self.context.disks.stats(),
             log_backlog_bytes: self.context.queues.log.bytes() as u64,
             apply_backlog_bytes: self.context.queues.applies.bytes() as u64,
         }
@@ -51,8 +53,10 @@ flotilla_base::metrics! { "queues",
         pub transport: TransportCounts => Nested(),
         /// Certificates and connections with TLS.
         pub tls: TlsStats => Nested(),
-        /// The disk.
+        /// The store and its engines.
         pub store: flotilla_store::Stats => Nested(),
+        /// The space on the disk.
+        pub disk: DiskStats => Nested(),
         /// Bytes that wait to be written to the log.
         pub log_backlog_bytes: u64 => Gauge(Bytes),
         /// Bytes that wait to be applied.

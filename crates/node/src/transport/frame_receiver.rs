@@ -14,7 +14,7 @@ use flotilla_proto::peers::{
     BeginRequest, BootstrapResponse, Done, FormRequest, Frame, HelloResponse, PrepareRequest,
     SnapshotPart, StoreHello,
 };
-use flotilla_region::{Event, StoreId};
+use flotilla_region::{DiskUsage, Event, StoreId};
 use flotilla_store::Store;
 use parking_lot::Mutex;
 use tonic::{Request, Response, Status, Streaming};
@@ -22,6 +22,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::convert;
 use super::counters::TransportCounters;
 use super::snapshots::{ByteRate, SnapshotReceiver, VerdictStream};
+use crate::driver::disk_view::DiskView;
 use crate::driver::shard_message::{Mailboxes, ShardMessage};
 use crate::drop_notify::DropNotify;
 use crate::membership::{
@@ -40,6 +41,7 @@ pub(crate) struct FrameReceiver {
     /// How many streams of a kind each store has opened; only the latest is listened to.
     opened: Mutex<BTreeMap<(StoreId, StreamKind), u64>>,
     snapshots: Arc<SnapshotReceiver>,
+    disks: Arc<DiskView>,
 }
 
 impl FrameReceiver {
@@ -50,16 +52,16 @@ impl FrameReceiver {
         store: Arc<DropNotify<Store>>,
         mailboxes: Mailboxes,
         counts: Arc<TransportCounters>,
-        snapshot_rate: ByteRate,
+        (snapshot_rate, disks): (ByteRate, Arc<DiskView>),
     ) -> Self {
         let snapshots = Arc::new(SnapshotReceiver::new(
             membership.clone(),
             store,
             mailboxes.clone(),
             Arc::clone(&counts),
-            snapshot_rate,
+            (snapshot_rate, Arc::clone(&disks)),
         ));
-        Self { membership, mailboxes, counts, opened: Mutex::default(), snapshots }
+        Self { membership, mailboxes, counts, opened: Mutex::default(), snapshots, disks }
     }
 
     async fn listen(
@@ -122,6 +124,7 @@ impl FrameReceiver {
         let run = StoreRun { starts: frame.starts, nonce: frame.nonce };
         self.membership.check_sender(from, uuid, run)?;
         self.membership.note_log_end(from, frame.log_end);
+        self.disks.note(from, DiskUsage::from_number(frame.disk_usage));
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use super::fault::LinkFault;
 use super::peer_stream::PeerStream;
 use super::send_queue::SendQueue;
 use super::snapshots::{ByteRate, SnapshotSender};
+use crate::driver::disk_view::DiskView;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::shard_thread::MessageSink;
 use crate::drop_notify::DropNotify;
@@ -69,6 +70,7 @@ impl PeerLink {
 struct LinkOpener {
     membership: Membership,
     mailboxes: Mailboxes,
+    disks: Arc<DiskView>,
     counts: Arc<TransportCounters>,
     queue_bytes_max: usize,
     table: Arc<LinkTable>,
@@ -128,6 +130,7 @@ impl LinkOpener {
                 queue: Arc::clone(queue),
                 fault: Arc::clone(&fault),
                 mailboxes: self.mailboxes.clone(),
+                disks: Arc::clone(&self.disks),
                 counts: Arc::clone(&self.counts),
             };
             self.streams.spawn(sender.run())
@@ -153,6 +156,7 @@ impl PeerTransport {
         store: &Arc<DropNotify<Store>>,
         limits: TransportLimits,
         mailboxes: &Mailboxes,
+        disks: &Arc<DiskView>,
         tasks: &mut JoinSet<()>,
     ) -> Self {
         let counts = Arc::new(TransportCounters::default());
@@ -170,6 +174,7 @@ impl PeerTransport {
         let mut opener = LinkOpener {
             membership: membership.clone(),
             mailboxes: mailboxes.clone(),
+            disks: Arc::clone(disks),
             counts: Arc::clone(&counts),
             queue_bytes_max,
             table: Arc::clone(&table),
@@ -288,7 +293,9 @@ mod tests {
         let snapshot_rate = ByteRate::new(SnapshotConfig::default(), Arc::new(|| 0));
         let limits = TransportLimits { queue_bytes_max: 1 << 20, snapshot_rate };
         let mut tasks = JoinSet::new();
-        let transport = PeerTransport::start(&membership, &store, limits, &mailboxes, &mut tasks);
+        let disks = test_store::disks(&mailboxes);
+        let transport =
+            PeerTransport::start(&membership, &store, limits, &mailboxes, &disks, &mut tasks);
         let is_open = || transport.table.links.read().contains_key(&StoreId(2));
         assert!(is_open());
         assert_eq!(transport.send_notice(notice(NoticeKind::End)), None, "it may answer");

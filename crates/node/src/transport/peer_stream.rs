@@ -11,7 +11,8 @@ use tonic::{Code, Status};
 
 use super::counters::TransportCounters;
 use super::fault::LinkFault;
-use super::send_queue::{FrameSender, FrameStream, SendQueue};
+use super::send_queue::{FrameSender, FrameStream, SendQueue, SenderState};
+use crate::driver::disk_view::DiskView;
 use crate::driver::shard_message::Mailboxes;
 use crate::membership::{HandshakeError, Membership};
 use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
@@ -39,6 +40,7 @@ pub(super) struct PeerStream {
     pub(super) queue: Arc<SendQueue>,
     pub(super) fault: Arc<LinkFault>,
     pub(super) mailboxes: Mailboxes,
+    pub(super) disks: Arc<DiskView>,
     pub(super) counts: Arc<TransportCounters>,
 }
 
@@ -117,11 +119,11 @@ impl PeerStream {
     /// Sends frames until the stream ends; why it did.
     async fn stream(&self, mut client: PeersClient<Channel>) -> Status {
         let (uuid, run) = self.membership.run();
-        let membership = self.membership.clone();
+        let (membership, disks) = (self.membership.clone(), Arc::clone(&self.disks));
         let frames = FrameStream {
             queue: Arc::clone(&self.queue),
             from: FrameSender { id: self.membership.id(), uuid, run },
-            log_end: move || membership.log_end(),
+            now: move || SenderState { log_end: membership.log_end(), disk_usage: disks.usage() },
             to: self.to,
             sent: Arc::clone(&self.counts),
         };

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use flotilla_dispatch::{OutgoingFrame, OutgoingQueue, StreamKind, message_weight};
 use flotilla_identity::{MemberId, StoreRun, StoreUuid};
 use flotilla_proto::peers::Frame;
-use flotilla_region::{Envelope, Notice, PeerId, RegionId, StoreId};
+use flotilla_region::{DiskUsage, Envelope, Notice, PeerId, RegionId, StoreId};
 use parking_lot::Mutex;
 use tokio_stream::Stream;
 
@@ -98,8 +98,8 @@ impl SendQueueState {
 pub(super) struct FrameStream<E> {
     pub(super) queue: Arc<SendQueue>,
     pub(super) from: FrameSender,
-    /// Where the sender's log is synced now.
-    pub(super) log_end: E,
+    /// The state of the sender now.
+    pub(super) now: E,
     pub(super) to: StoreId,
     pub(super) sent: Arc<TransportCounters>,
 }
@@ -112,14 +112,22 @@ pub(super) struct FrameSender {
     pub(super) run: StoreRun,
 }
 
-impl<E: Fn() -> u64 + Unpin> Stream for FrameStream<E> {
+/// The part of a sender that changes while a stream lasts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SenderState {
+    /// Its log is synced up to here.
+    pub(super) log_end: u64,
+    pub(super) disk_usage: DiskUsage,
+}
+
+impl<E: Fn() -> SenderState + Unpin> Stream for FrameStream<E> {
     type Item = Frame;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Frame>> {
         self.queue.poll_take(context).map(|OutgoingFrame { envelopes, notices }| {
             self.sent.count_frame_sent(envelopes.iter().map(message_weight).sum());
             // Read after the messages were taken: what they acknowledge is synced below it.
-            let log_end = (self.log_end)();
+            let SenderState { log_end, disk_usage } = (self.now)();
             Some(Frame {
                 cluster_id: self.from.id.cluster_id,
                 from_store: self.from.id.store.0,
@@ -130,6 +138,7 @@ impl<E: Fn() -> u64 + Unpin> Stream for FrameStream<E> {
                 nonce: self.from.run.nonce,
                 notices: notices.iter().map(convert::notice_to_wire).collect(),
                 log_end,
+                disk_usage: disk_usage.number().into(),
             })
         })
     }
@@ -150,18 +159,18 @@ mod tests {
         envelope
     }
 
-    fn frames(queue: &Arc<SendQueue>) -> FrameStream<impl Fn() -> u64 + Unpin + use<>> {
+    fn frames(queue: &Arc<SendQueue>) -> FrameStream<impl Fn() -> SenderState + Unpin + use<>> {
         let id = MemberId { cluster_id: 1, store: StoreId(1) };
         FrameStream {
             queue: Arc::clone(queue),
             from: FrameSender { id, uuid: StoreUuid(3), run: StoreRun::default() },
-            log_end: || 7,
+            now: || SenderState { log_end: 7, disk_usage: DiskUsage::Full },
             to: StoreId(2),
             sent: Arc::default(),
         }
     }
 
-    async fn numbers(frames: &mut FrameStream<impl Fn() -> u64 + Unpin>) -> Vec<u64> {
+    async fn numbers(frames: &mut FrameStream<impl Fn() -> SenderState + Unpin>) -> Vec<u64> {
         let frame = frames.next().await.unwrap();
         frame.messages.iter().map(|message| message.message.as_ref().unwrap().index).collect()
     }
@@ -233,6 +242,7 @@ mod tests {
         let mut frames = frames(&queue);
         let frame = frames.next().await.unwrap();
         assert_eq!((frame.messages.len(), frame.notices.len()), (1, FRAME_MESSAGES_MAX));
+        assert_eq!((frame.log_end, frame.disk_usage), (7, DiskUsage::Full.number().into()));
         let frame = frames.next().await.unwrap();
         assert_eq!((frame.messages.len(), frame.notices.len()), (0, FRAME_MESSAGES_MAX));
         assert_eq!(frame.notices[0].peer_id, 201);

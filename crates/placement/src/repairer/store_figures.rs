@@ -16,6 +16,8 @@ pub(super) struct StoreFigure {
     zone: String,
     /// It can get replicas now.
     pub(super) is_target: bool,
+    /// It can lead regions now.
+    can_lead: bool,
     /// Its replicas are moved away, at its operator's word.
     pub(super) is_leaving: bool,
     /// It will not come back, or has been silent for so long that this is to be expected.
@@ -37,9 +39,11 @@ impl StoreFigures {
             let standing = &store.standing;
             let is_gone = standing.is_lost || down.contains(&store.id);
             let is_able = !standing.is_leaving && !standing.is_draining && !is_gone;
+            let is_here = is_able && !store.is_stopping && view.is_live(now_ms, store.id);
             let figure = StoreFigure {
                 zone: standing.zone.clone(),
-                is_target: is_able && !store.is_stopping && view.is_live(now_ms, store.id),
+                is_target: is_here && !store.is_almost_full,
+                can_lead: is_here && !store.is_full,
                 is_leaving: standing.is_leaving,
                 is_gone,
                 is_lost: standing.is_lost,
@@ -161,6 +165,6 @@ impl StoreFigures {
 
     /// The stores that can lead.
     pub(super) fn able(&self) -> BTreeSet<u64> {
-        self.iter().filter(|(_, figure)| figure.is_target).map(|(id, _)| id).collect()
+        self.iter().filter(|(_, figure)| figure.can_lead).map(|(id, _)| id).collect()
     }
 }

@@ -39,13 +39,14 @@ impl GroupCommit {
             if !is_left {
                 break;
             }
+            self.pool.room.rest();
         }
         self.callbacks.run();
         own_outcome
     }
 
     /// Carries out all that is queued, and ends all rounds from `round` on. True if some writes are
-    /// left, because a write before them was refused; then no round ends.
+    /// left, because a write before them was refused or they wait for room; then no round ends.
     fn commit_round(&self, round: u64, own: Option<&Arc<Completion>>) -> (bool, Option<Outcome>) {
         self.rounds.hold_window(round);
         let mut writes = {
@@ -174,8 +175,12 @@ impl GroupCommit {
         if written < writes.len() {
             drop(write_queue.writes.splice(..0, writes.drain(written..)));
         }
+        let waits = self.pool.room.is_on() && matches!(failure, Some(AppendFailure::NoSpace));
+        self.pool.room.note(waits);
         let is_left = match failure {
             None => false,
+            // All of them stay, in their order.
+            Some(AppendFailure::NoSpace) if waits => true,
             Some(AppendFailure::NoSpace) => {
                 self.refuse_queued(write_queue, &self.no_space(), completions)
             }

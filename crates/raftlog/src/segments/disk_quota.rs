@@ -54,7 +54,9 @@ pub(crate) fn check(
     wanted_bytes: u64,
     priority: WritePriority,
 ) -> Result<(), QuotaExceeded> {
-    let Some(limit) = config.disk_bytes_max else { return Ok(()) };
+    let Some(limit) = config.disk_bytes_max.filter(|_| config.disk_quota_refuses) else {
+        return Ok(());
+    };
     let there = match reserved_files {
         ReservedFiles { preallocated_bytes: 1.., .. } => reserved_files.preallocated_bytes,
         ReservedFiles { recycled_count: 1.., .. } => config.segment_bytes,
@@ -116,6 +118,9 @@ mod tests {
         );
         let over = QuotaExceeded { bytes: 100_001, limit: 100_000 };
         assert_eq!(fits(90_001, WritePriority::Rewrite), Err(over));
+        let advisory = Config { disk_quota_refuses: false, ..config() };
+        assert_eq!(check(&advisory, 900_000, NONE, 10_000, WritePriority::Normal), Ok(()));
+        assert!(is_near(&advisory, 900_000, NONE));
         let unlimited = Config { disk_bytes_max: None, ..config() };
         assert_eq!(check(&unlimited, 900_000, NONE, 10_000, WritePriority::Normal), Ok(()));
     }

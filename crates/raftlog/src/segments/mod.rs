@@ -8,6 +8,7 @@ pub(crate) mod pool;
 pub(crate) mod prefixed_fs;
 pub(crate) mod read_only_fs;
 pub(crate) mod reduced;
+pub(crate) mod room_wait;
 pub(crate) mod segment;
 mod surplus;
 pub(crate) mod unsealed;

@@ -16,6 +16,7 @@ use crate::batch::frame::WritePriority;
 use crate::format::layout::SEGMENT_HEADER_BYTES;
 use crate::segments::directory::{LogDirectory, PreallocatedSegment};
 use crate::segments::disk_quota::{self, QuotaExceeded, ReservedFiles};
+use crate::segments::room_wait::RoomWait;
 use crate::segments::segment::{Segment, Segments};
 use crate::segments::surplus::SurplusTrim;
 use crate::segments::unsealed::UnsealedSegment;
@@ -57,6 +58,8 @@ pub(crate) struct SegmentPool {
     surplus: SurplusTrim,
     /// Whether somebody calls [`SegmentPool::trim_surplus`] again and again.
     is_trimmed: AtomicBool,
+    /// Whether writes wait for room.
+    pub(crate) room: RoomWait,
     /// All frames up to here are synced, as far as sealing has found out. Each append looks at it.
     synced_lsn: AtomicU64,
     /// Notified when there may be something to preallocate or to seal.
@@ -124,6 +127,7 @@ impl SegmentPool {
             pace: FillPace::new(event_count.clone()),
             surplus: SurplusTrim::default(),
             is_trimmed: AtomicBool::new(false),
+            room: RoomWait::default(),
             synced_lsn: AtomicU64::new(synced_lsn),
             event_count,
         }
@@ -176,6 +180,12 @@ impl SegmentPool {
                 self.segments.file_bytes(),
                 reserved_files,
             )
+    }
+
+    /// Bytes of all files.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        let reserved_files = self.state.lock().reserved_files();
+        disk_quota::disk_bytes(&self.directory.config, self.segments.file_bytes(), reserved_files)
     }
 
     /// Counts bytes that are about to be written and need not be synced. To be called by one thread
@@ -256,7 +266,8 @@ impl SegmentPool {
     }
 
     /// The next segment, with room for `bytes` in all. It is made, or made longer, if it has to be;
-    /// and if the disk is full and the write frees space, it may be a short one.
+    /// and if the disk is full and the write frees space, or would wait for room, it may be a short
+    /// one.
     pub(crate) fn take(
         &self,
         bytes: u64,
@@ -271,7 +282,8 @@ impl SegmentPool {
         let is_short_of_room = taken.is_err();
         let taken = match taken {
             Err(AppendFailure::NoSpace | AppendFailure::Full(_))
-                if matches!(priority, WritePriority::Rewrite | WritePriority::Reclaim) =>
+                if self.room.is_on()
+                    || matches!(priority, WritePriority::Rewrite | WritePriority::Reclaim) =>
             {
                 let short_bytes = bytes + self.directory.config.reserve_bytes();
                 self.take_sized(bytes, short_bytes.min(full_bytes), priority)

@@ -386,6 +386,45 @@ fn a_disk_too_full_for_a_segment_has_room_for_what_only_frees() {
 }
 
 #[test]
+fn a_write_waits_for_room_if_that_is_wanted_and_those_behind_it_too() {
+    let disk = FaultFs::new(1);
+    let log = reopen(&disk);
+    fill(&log, 1, Durability::Synced);
+    disk.set_capacity(Some(2 * 4096));
+    log.wait_for_room(true);
+    let (first, second) = std::thread::scope(|scope| {
+        let append = |index| {
+            log.write(batch(|b| b.append(1, &entries(index, 1, &[3700]))), Durability::Synced)
+        };
+        let (first, second) = (append(2), append(3));
+        let (first, second) = (scope.spawn(|| first.wait()), scope.spawn(|| second.wait()));
+        while !log.is_waiting_for_room() {
+            std::thread::yield_now();
+        }
+        assert!(!first.is_finished() || !second.is_finished());
+        disk.set_capacity(None);
+        (first.join().expect("no panic"), second.join().expect("no panic"))
+    });
+    assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
+    assert!(!log.is_waiting_for_room());
+    assert_eq!(read_all(&log, 1).len(), 3);
+    // Turned off, it refuses what waits.
+    disk.set_capacity(Some(0));
+    let refused = std::thread::scope(|scope| {
+        let append = log.write(batch(|b| b.append(1, &entries(4, 1, &[3700]))), Durability::Synced);
+        let waits = scope.spawn(|| append.wait());
+        while !log.is_waiting_for_room() {
+            std::thread::yield_now();
+        }
+        log.wait_for_room(false);
+        waits.join().expect("no panic")
+    });
+    assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
+    assert!(!log.is_waiting_for_room() && log.poisoned().is_none());
+    assert!(log.disk_bytes() >= 3 * 4096, "{}", log.disk_bytes());
+}
+
+#[test]
 fn each_segment_says_how_far_it_is() {
     let disk = FaultFs::new(1);
     let log = reopen(&disk);

@@ -1,7 +1,6 @@
 //! Messages of other replicas: which are taken, what raft does not look at, what a refusal says.
 
 use super::Replica;
-use crate::config::Config;
 use crate::convert;
 use crate::effects::{LostLog, WildTerm};
 use crate::ids::PeerId;
@@ -15,7 +14,7 @@ const WILD_TERMS_MAX: usize = 16;
 impl Replica {
     /// Takes a message from another store, or counts why not.
     pub(crate) fn receive(&mut self, envelope: Envelope, step: &mut StepContext<'_>) {
-        match self.admit_message(&envelope, step.config) {
+        match self.admit_message(&envelope, step) {
             Err(refusal) => {
                 refusal.count(&mut step.stats.dropped);
                 self.notice_refusal(refusal, &envelope, step);
@@ -60,7 +59,7 @@ impl Replica {
         }
     }
 
-    fn admit_message(&self, envelope: &Envelope, config: &Config) -> Result<(), Refusal> {
+    fn admit_message(&self, envelope: &Envelope, step: &StepContext<'_>) -> Result<(), Refusal> {
         if self.is_installing() {
             return Err(Refusal::Installing);
         }
@@ -86,12 +85,16 @@ impl Replica {
             }
             MessageKind::Append
                 if !message.entries.is_empty()
-                    && self.applying.lags(config.apply_lag_bytes_max) =>
+                    && self.applying.lags(step.config.apply_lag_bytes_max) =>
             {
                 // Dropped and not queued: the leader sends the entries again, so what waits here
                 // stays bounded. Heartbeats and empty appends pass, else this replica would
                 // campaign against a sound leader.
                 Err(Refusal::Lagging)
+            }
+            // As above: the leader sends them again, and goes on by a majority until there is room.
+            MessageKind::Append if !message.entries.is_empty() && !self.takes_entries(step) => {
+                Err(Refusal::DiskFull)
             }
             _ => Ok(()),
         }

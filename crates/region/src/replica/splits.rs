@@ -4,6 +4,7 @@ use super::Replica;
 use crate::admin_command::{AdminCommand, SplitCommand, SplitRegions};
 use crate::convert;
 use crate::descriptor::{PeerRole, Space};
+use crate::disk_usage::DiskUsage;
 use crate::effects::{BirthOrigin, NewReplica, ReplicaBirth, SplitWish};
 use crate::entry::HardState;
 use crate::epoch;
@@ -21,7 +22,9 @@ impl Replica {
     pub(super) fn want_split(&mut self, step: &mut StepContext<'_>) {
         // The system region is small, and found by its id.
         let is_system = self.descriptor.space == Space::System;
+        let is_almost_full = step.disks.stores.of(self.me.store) >= DiskUsage::AlmostFull;
         if is_system
+            || is_almost_full
             || self.descriptor.is_joint()
             || !self.consensus.is_leader()
             || self.consensus.is_transferring()

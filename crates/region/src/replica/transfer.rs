@@ -1,6 +1,7 @@
 //! Transfers of leadership of a replica: how it begins one, and what it tells of its end.
 
 use super::Replica;
+use crate::descriptor::RegionPeer;
 use crate::effects::LeaderTransferred;
 use crate::error::{Reject, TransferError};
 use crate::ids::{PeerId, Ticket};
@@ -30,8 +31,7 @@ impl Replica {
             // It would wait with the others, and the next leader knows nothing of it.
             Err(TransferError::Changing)
         } else {
-            let (now, config) = (step.now, step.config);
-            self.transfer.choose(to, &self.descriptor, &self.consensus, now, config)
+            self.choose_successor(to, step)
         };
         match chosen {
             Err(why) => refuse(ticket, Reject::InvalidTransfer(why), step),
@@ -39,7 +39,35 @@ impl Replica {
         }
     }
 
-    fn begin_transfer(&mut self, to: PeerId, ticket: Option<Ticket>, step: &mut StepContext<'_>) {
+    /// The voter that the lead goes to: `to`, or one whose disk is not full before all others.
+    fn choose_successor(
+        &self,
+        to: Option<PeerId>,
+        step: &StepContext<'_>,
+    ) -> Result<PeerId, TransferError> {
+        self.choose_with_room(to, step).or_else(|_| {
+            let (now, config) = (step.now, step.config);
+            self.transfer.choose(to, &|_| true, &self.descriptor, &self.consensus, now, config)
+        })
+    }
+
+    /// The same without those whose disks are full.
+    pub(super) fn choose_with_room(
+        &self,
+        to: Option<PeerId>,
+        step: &StepContext<'_>,
+    ) -> Result<PeerId, TransferError> {
+        let (now, config, stores) = (step.now, step.config, &step.disks.stores);
+        let has_room = |peer: &RegionPeer| !stores.of(peer.store).is_full();
+        self.transfer.choose(to, &has_room, &self.descriptor, &self.consensus, now, config)
+    }
+
+    pub(super) fn begin_transfer(
+        &mut self,
+        to: PeerId,
+        ticket: Option<Ticket>,
+        step: &mut StepContext<'_>,
+    ) {
         let term = self.consensus.term();
         // First of all: raft makes the message at once if the other one lacks nothing, and the
         // votes that it forces may come at any time from then on (R22).
@@ -56,9 +84,7 @@ impl Replica {
         if !self.consensus.is_leader() || keeps_vote || self.transfer.is_pending() {
             return;
         }
-        let (now, config) = (step.now, step.config);
-        let chosen = self.transfer.choose(None, &self.descriptor, &self.consensus, now, config);
-        if let Ok(to) = chosen
+        if let Ok(to) = self.choose_successor(None, step)
             && !self.proposals.has_queued_admin()
         {
             self.begin_transfer(to, None, step);

@@ -127,7 +127,8 @@ impl Shard {
         let here = slot.peer();
         let is_same = here == peer;
         let (now, config) = (self.now, &self.config);
-        let mut step = StepContext { now, config, effects, stats: &mut self.stats };
+        let (stats, disks) = (&mut self.stats, &mut self.disks);
+        let mut step = StepContext { now, config, effects, stats, disks };
         let (hard_state, earlier) = slot.into_child(&mut step);
         // The vote that it has given counts on. An older one was made by a message for a replica
         // that does not exist: the split names the first one of this store. It ends here.
@@ -183,7 +184,8 @@ impl Shard {
                 event => panic!("{event:?} answers nothing that region {region} asked for"),
             }
         };
-        let mut step = StepContext { now, config, effects, stats: &mut self.stats };
+        let (stats, disks) = (&mut self.stats, &mut self.disks);
+        let mut step = StepContext { now, config, effects, stats, disks };
         let mut initialised = None;
         match event {
             Event::Message(envelope) => slot.receive(&envelope, &mut step),
@@ -228,7 +230,8 @@ impl Shard {
     /// Turns what came of the step's events into effects.
     pub(super) fn finish_uninitialised(&mut self, effects: &mut Effects) {
         let (now, config) = (self.now, &self.config);
-        let mut step = StepContext { now, config, effects, stats: &mut self.stats };
+        let (stats, disks) = (&mut self.stats, &mut self.disks);
+        let mut step = StepContext { now, config, effects, stats, disks };
         for region in self.uninitialised_touched.drain(..) {
             // A split may have made it a replica.
             if let Some(slot) = self.uninitialised.get_mut(&region) {

@@ -74,7 +74,8 @@ impl Shard {
         effects: &mut Effects,
     ) -> bool {
         let (now, config) = (self.now, &self.config);
-        let mut step = StepContext { now, config, effects, stats: &mut self.stats };
+        let (stats, disks) = (&mut self.stats, &mut self.disks);
+        let mut step = StepContext { now, config, effects, stats, disks };
         let slot = self.uninitialised.get_mut(&region).filter(|slot| slot.peer() == peer);
         let Some(slot) = slot else { return false };
         slot.begin_end(&mut step);

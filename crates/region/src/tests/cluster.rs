@@ -226,7 +226,7 @@ impl Cluster {
         let ticket = self.request(store, key.clone(), Some(value));
         let put = RawOp::put(key, Bytes::copy_from_slice(&value.to_be_bytes()));
         let command = raw::encode(&[put]);
-        let precondition = RequestPrecondition::default();
+        let precondition = RequestPrecondition { needs_room: true, ..Default::default() };
         self.push(store, Event::Propose { region, ticket, precondition, command });
         ticket
     }

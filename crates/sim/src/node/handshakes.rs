@@ -4,7 +4,7 @@ use flotilla_identity::{
     BootstrapRequest, BootstrapResponse, ClusterSettings, Handshake, HelloDecision, StoreHello,
     StoreIdentity, StoreRegistry, StoreRun, StoreUuid, member_answer,
 };
-use flotilla_region::Envelope;
+use flotilla_region::{DiskUsage, Envelope};
 use flotilla_store::{Error, Store};
 
 use crate::layout;
@@ -144,11 +144,11 @@ impl HandshakeDriver {
     }
 
     /// A message of raft as it travels.
-    pub(super) fn frame(&self, store: &Store, envelope: Envelope) -> Packet {
+    pub(super) fn frame(&self, store: &Store, disk: DiskUsage, envelope: Envelope) -> Packet {
         let (uuid, run, log_end) = (self.identity.uuid, self.identity.run, store.log_end());
         let (from, to) = (self.place, layout::place(envelope.to.store));
         let envelope = Box::new(envelope);
-        Packet::new(from, to, PacketBody::Frame { uuid, run, log_end, envelope })
+        Packet::new(from, to, PacketBody::Frame { uuid, run, log_end, disk, envelope })
     }
 
     /// The directory of the store, and this start of it.

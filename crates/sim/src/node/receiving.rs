@@ -26,7 +26,7 @@ impl SimNode {
                 if let Some(running) = &mut self.running
                     && running.handshakes.takes_run(from, uuid, run)
                 {
-                    running.membership.notices += 1;
+                    running.counts.membership.notices += 1;
                     self.post(Event::Notice(notice), out);
                 }
             }
@@ -88,7 +88,7 @@ impl SimNode {
         out: &mut Outbox,
     ) -> Result<Option<bool>, StopReason> {
         let (place, has_disk_fault, is_swapped) =
-            (self.place, self.has_disk_fault, self.is_swapped());
+            (self.place, self.disk.has_fault, self.is_swapped());
         let Some(RunningStore { handshakes, executor, .. }) = &mut self.running else {
             return Ok(None);
         };
@@ -118,8 +118,9 @@ impl SimNode {
     fn take_frame(&mut self, from: usize, body: PacketBody, out: &mut Outbox) {
         let Some(running) = &mut self.running else { return };
         let takes = running.handshakes.takes(from, &body);
-        let PacketBody::Frame { run, envelope, .. } = body else { return };
+        let PacketBody::Frame { run, disk, envelope, .. } = body else { return };
         if takes {
+            running.note_disk(layout::id(from), disk);
             self.post(Event::Message(*envelope), out);
         } else {
             let body = PacketBody::FrameRefused { run };
@@ -142,7 +143,8 @@ impl SimNode {
         let running = self.running.as_ref()?;
         let is_linked = running.handshakes.is_linked(layout::place(envelope.to.store));
         let store = running.executor.store();
-        (is_linked || is_forged).then(|| running.handshakes.frame(store, envelope))
+        (is_linked || is_forged)
+            .then(|| running.handshakes.frame(store, running.disks.usage(), envelope))
     }
 
     /// There is a link to a store.

@@ -3,6 +3,7 @@
 use flotilla_dispatch::{Lane, OpenLanes};
 use flotilla_region::{Effects, Event, LeaderTransferred, MessageKind, Reject, Shard, StoreId};
 
+use super::disk::DiskWatch;
 use super::handshakes::HandshakeDriver;
 use super::snapshot_streams::SnapshotStreams;
 use crate::clock::LocalClock;
@@ -35,6 +36,13 @@ pub(super) struct RunningStore {
     pub(super) cuts: PowerCuts,
     pub(super) stall: Stall,
     pub(super) silent: SilentReplicas,
+    pub(super) disks: DiskWatch,
+    pub(super) counts: RunningCounts,
+}
+
+/// Counts that are kept beside the parts.
+#[derive(Default)]
+pub(super) struct RunningCounts {
     pub(super) membership: MembershipCoverage,
     pub(super) wishes: SplitWishCoverage,
     pub(super) bounds: BoundsCoverage,
@@ -102,9 +110,9 @@ impl RunningStore {
         self.silent.check(store, &self.effects).map_err(StopReason::CheckFailure)?;
         let is_change = |answer: &&(_, Reject)| matches!(answer.1, Reject::InvalidMembership(_));
         let refused = self.effects.answers.rejected.iter().filter(is_change);
-        self.membership.refused += refused.count() as u64;
+        self.counts.membership.refused += refused.count() as u64;
         let rejects = self.effects.answers.rejected.iter();
-        rejects.for_each(|(_, reject)| self.bounds.count(reject));
+        rejects.for_each(|(_, reject)| self.counts.bounds.count(reject));
         self.check_messages().map_err(StopReason::CheckFailure)?;
         self.carry_out(out)?;
         self.schedule_wake(clock, now, out);

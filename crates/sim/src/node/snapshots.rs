@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use flotilla_identity::{StoreRun, StoreUuid};
-use flotilla_region::{Envelope, Event, RegionSize, SnapshotSend, StageId};
+use flotilla_region::{DiskUsage, Envelope, Event, RegionSize, SnapshotSend, StageId};
 use flotilla_store::{ReadError, SnapshotEnd, SnapshotReader, StageOffer};
 
 use super::running::RunningStore;
@@ -256,7 +256,9 @@ impl RunningStore {
         out: &mut Outbox,
     ) {
         let head = envelope.message.snapshot.as_ref().expect("the sender has put it in");
-        let is_free = self.streams.incoming.len() < RECEIVED_MAX;
+        let has_room = self.disks.usage() < DiskUsage::AlmostFull;
+        self.disks.coverage.snapshots_refused += u64::from(!has_room);
+        let is_free = has_room && self.streams.incoming.len() < RECEIVED_MAX;
         let offered =
             is_free.then(|| self.executor.store().begin_stage(envelope.to.id, head, size));
         let Some(Ok(StageOffer::Go(stage))) = offered else {

@@ -17,7 +17,7 @@ impl RunningStore {
     ) -> Result<(), ReadError> {
         let Some(region) = self.shard.descriptor(wish.region).filter(|found| wish.is_for(found))
         else {
-            self.wishes.void += 1;
+            self.counts.wishes.void += 1;
             return Ok(());
         };
         let is_by_load = matches!(wish.reason, SplitReason::Load { .. });
@@ -37,7 +37,7 @@ impl RunningStore {
             Ok(borders) if !borders.is_empty() => {
                 out.wishes.push(WishedSplit { region: region.clone(), borders, is_by_load });
             }
-            _ => self.wishes.void += 1,
+            _ => self.counts.wishes.void += 1,
         }
         Ok(())
     }

@@ -72,7 +72,7 @@ impl SimNode {
                 // The newest disk has no end of an older one's.
                 for event in events.iter().filter(|_| !is_swapped) {
                     if let Event::Ended { region, peer } = *event {
-                        running.membership.ended += 1;
+                        running.counts.membership.ended += 1;
                         reference_model.note_ended(store, region, peer);
                     }
                 }

@@ -7,7 +7,7 @@ use flotilla_region::{
 use crate::faults::{Fault, FaultSource, MessageLie, NUMBER_MAX};
 use crate::layout;
 use crate::network::Partition;
-use crate::node::{DirectorySwap, OperatorFlags, SimNode};
+use crate::node::{DirectorySwap, DiskFill, OperatorFlags, SimNode};
 use crate::reference_model::CheckFailure;
 use crate::task::Task;
 
@@ -45,6 +45,13 @@ impl SimWorld {
         }
     }
 
+    /// Plans the next full disk.
+    pub(super) fn schedule_disk_fault(&mut self) {
+        if let Some((delay_us, fault)) = self.swarm.next_disk_fault() {
+            self.schedule(delay_us, SimEvent::InjectFault(fault));
+        }
+    }
+
     /// Plans the next maintenance of a store.
     pub(super) fn schedule_maintenance(&mut self, store: usize) {
         let incarnation = self.nodes[store].incarnation();
@@ -61,6 +68,7 @@ impl SimWorld {
             FaultSource::First => self.schedule_fault(),
             FaultSource::Bounds => self.schedule_extra_fault(),
             FaultSource::Snapshots => self.schedule_snapshot_fault(),
+            FaultSource::Disks => self.schedule_disk_fault(),
         }
         let fault = self.aim(fault);
         self.say(format_args!("{fault:?}"));
@@ -110,19 +118,45 @@ impl SimWorld {
             Fault::Forged { region, from, to, kind, lie } => {
                 self.send_forged(region, [from, to], kind, lie);
             }
-            Fault::Away { store, us, is_down: true } => self.crash_for(store, true, us),
-            Fault::Away { store, us, is_down: false } => {
-                self.isolate(store);
-                self.schedule(us, SimEvent::HealLinks);
-            }
+            Fault::Away { store, us, is_down } => self.send_away(store, us, is_down),
             Fault::CutStreams(store) => {
                 self.nodes[store].cut_streams(&mut self.out);
                 self.dispatch(store, Ok(()))?;
             }
             Fault::CutAtArrow { store, arrow } => self.nodes[store].cut_at_arrow(Some(arrow)),
             Fault::DirectorySwap { store, how, us } => self.swap_directory(store, how, us),
+            Fault::FullDisk { store, fill, us } => self.fill_disks(store, fill, us),
         }
         Ok(())
+    }
+
+    /// A store is down for a while, or hears of nothing.
+    fn send_away(&mut self, store: usize, us: u64, is_down: bool) {
+        if is_down {
+            self.crash_for(store, true, us);
+        } else {
+            self.isolate(store);
+            self.schedule(us, SimEvent::HealLinks);
+        }
+    }
+
+    /// A disk is full for a while, or all are.
+    fn fill_disks(&mut self, store: Option<usize>, fill: DiskFill, us: u64) {
+        let all = 0..self.nodes.len();
+        for store in store.map_or(all, |store| store..store + 1) {
+            self.nodes[store].fill_disk(fill);
+            self.schedule(us, SimEvent::FreeDisk(store));
+        }
+    }
+
+    /// A disk has room again. Where its engines had none, one may have failed in the middle of a
+    /// write, and tell of it later: that store ends.
+    pub(super) fn free_disk(&mut self, store: usize) {
+        let was_hard = self.nodes[store].has_hard_disk();
+        self.nodes[store].fill_disk(DiskFill::NONE);
+        if was_hard {
+            self.schedule_power_loss(store);
+        }
     }
 
     /// Turns a fault of one of the first regions into one of a region that has come of it.

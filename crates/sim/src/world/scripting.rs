@@ -9,7 +9,7 @@ use super::{SimEvent, SimWorld};
 use crate::executor::{InstallArrow, TaskDelays};
 use crate::layout;
 use crate::network::{Partition, PassedSnapshots};
-use crate::node::SimNode;
+use crate::node::{DiskFill, SimNode};
 use crate::request::{ClientRequest, RequestBody, RequestOwner};
 
 impl SimWorld {
@@ -76,6 +76,11 @@ impl SimWorld {
             scan_us_max: 0,
         };
         self.nodes[store].set_delays(delays);
+    }
+
+    /// A store's disk is so full from now on.
+    pub(crate) fn fill_disk(&mut self, store: usize, fill: DiskFill) {
+        self.nodes[store].fill_disk(fill);
     }
 
     /// The store loses power when its next installation, or end, passes this arrow.

@@ -22,6 +22,12 @@ const RESTS: u32 = 9;
 /// The longest of these rests.
 const REST_MAX: Duration = Duration::from_millis(250);
 
+/// Dirty bytes may be so many times as much while a full disk refuses checkpoints.
+const FULL_DISK_FACTOR: u64 = 2;
+
+/// After a checkpoint that a full disk has refused.
+const REFUSED_REST: Duration = Duration::from_millis(100);
+
 /// A throttled applier looks this often whether fewer dirty bytes are in memory.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -52,6 +58,8 @@ struct SignalState {
     pacer: Pacer,
     /// How long applying was held back since that was asked last.
     throttled: Duration,
+    /// A full disk has refused the last checkpoint.
+    is_refused: bool,
 }
 
 impl CheckpointSignal {
@@ -90,9 +98,16 @@ impl CheckpointSignal {
         let mut state = self.state.lock();
         state.checkpoints += 1;
         // The checkpointer looks at the store after this call, so no change is missed.
-        state.changed = false;
+        (state.changed, state.is_refused) = (false, false);
         state.pacer.note_checkpoint(bytes, took);
         self.wake.notify_all();
+    }
+
+    /// A full disk has refused a checkpoint. Returns whether it is the first one.
+    fn refused(&self) -> bool {
+        let mut state = self.state.lock();
+        self.wake.notify_all();
+        !std::mem::replace(&mut state.is_refused, true)
     }
 
     /// Rests for `time`, or until work is urgent.
@@ -110,14 +125,20 @@ impl CheckpointSignal {
     /// come to their hard limit, the longer it waits; at the limit until a checkpoint has written
     /// some of them, or the checkpointer is stopped.
     ///
-    /// If the disk is full it waits until there is room: writes of clients queue up in the
-    /// meantime, and are rejected when the queue is full.
+    /// A full disk refuses checkpoints. Then the hard limit is higher: puts are refused by then,
+    /// and the reads of what is committed need it applied. Beyond that it waits until there is
+    /// room.
     pub(crate) fn throttle(&self, limits: DirtyLimits, dirty_bytes: impl Fn() -> u64) {
         let (mut asked, mut held_since) = (None, None);
         let mut state = self.state.lock();
         while !state.stopped {
             let (dirty, now) = (dirty_bytes(), self.start.elapsed());
-            let left = state.pacer.left(limits, dirty, now);
+            let left = match state.is_refused {
+                true if dirty < limits.hard_bytes.saturating_mul(FULL_DISK_FACTOR) => {
+                    Some(Duration::ZERO)
+                }
+                _ => state.pacer.left(limits, dirty, now),
+            };
             if left == Some(Duration::ZERO) {
                 state.pacer.begin(dirty, now);
                 let held = held_since.map(|since: Duration| now.saturating_sub(since));
@@ -195,8 +216,11 @@ impl Checkpointer {
             let Err(error) = self.step(log) else { continue };
             // Nothing was written, and nothing is lost: the log has everything. The pages stay in
             // memory until there is room.
-            if matches!(error, Error::Pages(PagesError::NoSpace)) {
-                tracing::warn!("the disk is full: checkpoints wait for room");
+            if error.is_no_space() {
+                if self.signal.refused() {
+                    tracing::warn!("the disk is full: checkpoints wait for room");
+                }
+                self.signal.rest(REFUSED_REST);
                 continue;
             }
             // Also one that the scrub found: others cannot be trusted after it, as for a read.
@@ -302,6 +326,24 @@ mod tests {
         assert!(!signal.take_demand(), "a change that is urgent is for the policy to judge");
         signal.demand();
         assert!(is_woken(&signal) && signal.take_demand() && !signal.take_demand());
+    }
+
+    #[test]
+    fn an_applier_goes_on_beyond_the_limit_while_a_full_disk_refuses_checkpoints() {
+        let signal = CheckpointSignal::new();
+        assert!(signal.refused() && !signal.refused(), "told once");
+        signal.throttle(LIMITS, || 5999);
+        std::thread::scope(|scope| {
+            let applier = scope.spawn(|| signal.throttle(LIMITS, || 6000));
+            signal.wait(None);
+            assert!(!applier.is_finished(), "it has a bound all the same");
+            signal.stop();
+            applier.join().unwrap();
+        });
+        let signal = CheckpointSignal::new();
+        assert!(signal.refused());
+        signal.checkpointed(0, Duration::ZERO);
+        assert!(signal.refused(), "a checkpoint was made in between");
     }
 
     #[test]

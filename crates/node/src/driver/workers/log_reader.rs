@@ -182,7 +182,9 @@ mod tests {
         mailboxes.at(0).take(&mut messages, open, Some(Instant::now()));
         let event = messages.pop_front().map(|message| match message {
             ShardMessage::Event(event) => event,
-            ShardMessage::Inspect(_) | ShardMessage::Reconfigure(..) => panic!("nobody looks"),
+            ShardMessage::Inspect(_) | ShardMessage::Reconfigure(..) | ShardMessage::Disks(_) => {
+                panic!("nobody looks")
+            }
         });
         (event, failure.reason(), store.stats().log_reads_failed)
     }

@@ -71,13 +71,15 @@ impl World {
         };
         let regions = [region(SYSTEM_REGION, Space::System), region(RegionId(2), Space::Raw)];
         let (store, membership) = test_store::open_member(&FaultFs::new(1), &regions);
+        let mailboxes = Mailboxes::new(1, 1 << 20);
         let context = NodeContext {
+            disks: test_store::disks(&mailboxes),
             store,
             tickets: Tickets::new(),
             routes: Arc::new(RoutingTable::new(regions.to_vec())),
             comparisons: Arc::new(Comparisons::new()),
             joint_changes: Arc::new(JointChanges::new(&regions, Instant::now())),
-            mailboxes: Mailboxes::new(1, 1 << 20),
+            mailboxes,
             queues: WorkQueues::new(),
             latencies: Arc::default(),
             clock: Clock::start(),

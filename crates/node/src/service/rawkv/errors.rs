@@ -137,6 +137,13 @@ impl RequestFailure {
             Reject::EpochNotMatch { current } => epoch_not_match(id, &current),
             Reject::KeyNotInRegion { key, descriptor } => key_not_in_region(key, &descriptor),
             Reject::Busy { reason } => Self::busy(reason),
+            Reject::DiskFull { ref stores } => {
+                let reason = reject.to_string();
+                let store_id = stores.iter().map(|store| store.0).collect();
+                region(&reason.clone(), |error| {
+                    error.disk_full = Some(errorpb::DiskFull { store_id, reason });
+                })
+            }
             Reject::EntryTooLarge { size, .. } => {
                 let message = format!("raft entry is too large, region {id}, entry size {size}");
                 region(&message, |error| {
@@ -365,6 +372,10 @@ mod tests {
         let error = rejected(Reject::NotLeader { leader: None }).not_leader.unwrap();
         assert_eq!(error.leader, None);
         assert!(rejected(Reject::RegionNotFound(ID)).region_not_found.is_some());
+        let stores = vec![StoreId(3), StoreId(5)];
+        let error = rejected(Reject::DiskFull { stores }).disk_full.unwrap();
+        assert_eq!(error.store_id, [3, 5]);
+        assert_eq!(error.reason, "the disk is full on store 3, 5");
         let (request, here) = (PeerId(7), PeerId(201));
         let error = rejected(Reject::MismatchPeer { request, here }).mismatch_peer_id.unwrap();
         assert_eq!((error.request_peer_id, error.store_peer_id), (7, 201));

@@ -60,6 +60,7 @@ impl RequestContext {
             version: Some(epoch.version),
             conf_version: Some(epoch.conf_ver),
             span: None,
+            needs_room: false,
         };
         let time_limit_ms = context.max_execution_duration_ms;
         let time_limit = (time_limit_ms != 0).then(|| Duration::from_millis(time_limit_ms));
@@ -199,6 +200,7 @@ mod tests {
             version: Some(9),
             conf_version: Some(3),
             span: None,
+            needs_room: false,
         };
         assert_eq!(checked.guard, guard);
         assert!(checked.follower);

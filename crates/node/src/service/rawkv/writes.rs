@@ -151,7 +151,7 @@ impl RawKv {
     /// Replicates and applies `ops`, as one.
     async fn write(
         &self,
-        checked: RequestContext,
+        mut checked: RequestContext,
         ops: &[RawOp],
     ) -> Result<ApplyOutcome, RequestFailure> {
         if ops.is_empty() {
@@ -162,6 +162,7 @@ impl RawKv {
         self.check_family(checked.family)?;
         let command = raw::encode_in(checked.family, self.time_of(ops)?, ops);
         let rerouting = checked.rerouting;
+        checked.guard.needs_room = ops.iter().any(RawOp::needs_room);
         let proposal = self.router().propose_by_keys(id, checked.guard, command, rerouting);
         let result = match checked.time_limit {
             // After a timeout the write may still be on its way.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use flotilla_identity::StoreRun;
 use flotilla_proto::peers::snapshot_part::Part;
 use flotilla_proto::peers::{SnapshotOffer, SnapshotOutcome, SnapshotPart, SnapshotVerdict};
-use flotilla_region::{Envelope, RegionId, RegionSize, StoreId};
+use flotilla_region::{DiskUsage, Envelope, RegionId, RegionSize, StoreId};
 use flotilla_store::Store;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc};
@@ -21,6 +21,7 @@ use super::STREAMS_MAX;
 use super::byte_rate::ByteRate;
 use super::receipt::SnapshotReceipt;
 use super::stager::{SnapshotStager, StagerPart};
+use crate::driver::disk_view::DiskView;
 use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
 use crate::in_flight::InFlightGuard;
@@ -45,6 +46,7 @@ pub(crate) struct SnapshotReceiver {
     mailboxes: Mailboxes,
     counts: Arc<TransportCounters>,
     rate: ByteRate,
+    disks: Arc<DiskView>,
     slots: Semaphore,
     /// Regions of which a snapshot comes.
     regions: Mutex<BTreeSet<RegionId>>,
@@ -59,10 +61,10 @@ impl SnapshotReceiver {
         store: Arc<DropNotify<Store>>,
         mailboxes: Mailboxes,
         counts: Arc<TransportCounters>,
-        rate: ByteRate,
+        (rate, disks): (ByteRate, Arc<DiskView>),
     ) -> Self {
         let (slots, regions) = (Semaphore::new(STREAMS_MAX), Mutex::default());
-        Self { membership, store, mailboxes, counts, rate, slots, regions }
+        Self { membership, store, mailboxes, counts, rate, disks, slots, regions }
     }
 
     /// Takes one stream. Its task ends with the returned stream of answers.
@@ -99,6 +101,10 @@ impl SnapshotReceiver {
         let envelope = self.check(offer)?;
         peer.check_store(&self.membership.name_of(envelope.from.store))?;
         let region = envelope.region;
+        // Its rows lie in pages before any limit of the store's could be met.
+        if self.disks.usage() >= DiskUsage::AlmostFull {
+            return refuse(answers, &mut receipt, "the disk is almost full").await;
+        }
         let slot = tokio::time::timeout(SLOT_WAIT, self.slots.acquire()).await;
         let Ok(Ok(_slot)) = slot else {
             return refuse(answers, &mut receipt, "as many snapshots come as may").await;
