@@ -198,7 +198,7 @@ impl Node {
         let limits = &resolved.config.limits;
         let (store, closed) = drop_notify(store);
         let context = node_context(&resolved.config, store, descriptors, shards.len(), clock);
-        let (latencies, disks) = (Arc::clone(&context.latencies), Arc::clone(&context.disks));
+        let (latencies, disks) = (&context.latencies, &context.disks);
         let settings = Arc::new(OnlineSettings::new(&resolved, latencies, disks));
         let failure = NodeFailure::new({
             let context = context.clone();

@@ -47,12 +47,13 @@ impl OnlineSettings {
     /// Those of a node that starts with these settings.
     pub(crate) fn new(
         resolved: &ResolvedConfig,
-        latencies: Arc<Latencies>,
-        disks: Arc<DiskView>,
+        latencies: &Arc<Latencies>,
+        disks: &Arc<DiskView>,
     ) -> Self {
         let snapshot_rates = SnapshotRates::from(resolved.config.snapshot);
         let running = resolved.effective();
         let state = Mutex::new(GivenAndRunning { given: running.clone(), running });
+        let (latencies, disks) = (Arc::clone(latencies), Arc::clone(disks));
         Self { state, latencies, disks, snapshot_rates }
     }
 
@@ -172,7 +173,7 @@ mod tests {
         let running = resolved(&[]);
         let latencies = Arc::new(Latencies::new(running.config.limits.slow_request()));
         let disks = test_store::disks(&Mailboxes::new(1, 1 << 20));
-        let online = OnlineSettings::new(&running, latencies, Arc::clone(&disks));
+        let online = OnlineSettings::new(&running, &latencies, &disks);
         assert_eq!(online.reload(&running), ReloadedSettings::default());
         let reloadable = setting_keys().filter(|key| key.effect() == SettingEffect::Reload);
         let keys: Vec<_> = reloadable.map(|key| (key.path(), key.kind())).collect();
@@ -199,7 +200,8 @@ mod tests {
     fn values_have_their_sources_and_what_waits_for_the_next_start() {
         let running = resolved(&["limits.connections_max=16".to_owned()]);
         let latencies = Arc::new(Latencies::new(running.config.limits.slow_request()));
-        let online = OnlineSettings::new(&running, latencies);
+        let disks = test_store::disks(&Mailboxes::new(1, 1 << 20));
+        let online = OnlineSettings::new(&running, &latencies, &disks);
         let cluster = ClusterSettings { tick_ms: 100, ..ClusterSettings::default() };
         let value = |key: &str| {
             let values = online.values(&cluster);

@@ -17,7 +17,7 @@ use super::tls::TlsConfig;
 use super::verify::VerifyConfig;
 
 /// All sections, in the order in which they are shown.
-pub static SECTIONS: [&SettingSection; 11] = [
+pub static SECTIONS: [&SettingSection; 12] = [
     &NodeConfig::SECTION,
     &RaftConfig::SECTION,
     &StorageConfig::SECTION,
