@@ -2,7 +2,6 @@
 //! on by itself once there is.
 
 use bytes::Bytes;
-use flotilla_kv::raw::{self, RawOp};
 
 use super::cluster::{Cluster, REGION, descriptor, peer};
 use super::machine::Answer;
@@ -35,17 +34,14 @@ fn fill(cluster: &mut Cluster, usages: &[(u64, DiskUsage)]) {
     }
 }
 
-fn delete(cluster: &mut Cluster, store: u64, key: &'static str) -> Ticket {
-    let command = raw::encode(&[RawOp::Delete { key: Bytes::from_static(key.as_bytes()) }]);
-    let ticket = cluster.put(store, "unused", 0);
-    let machine = cluster.machines.get_mut(&store).unwrap();
-    let Some(Event::Propose { region, ticket: _, precondition: _, command: _ }) =
-        machine.inbox.pop_back()
-    else {
+/// A proposal that needs no room, as a deletion does.
+fn delete(cluster: &mut Cluster, store: u64, key: &str) -> Ticket {
+    let ticket = cluster.put(store, key, 3);
+    let inbox = &mut cluster.machines.get_mut(&store).unwrap().inbox;
+    let Some(Event::Propose { precondition, .. }) = inbox.back_mut() else {
         panic!("a put is a proposal")
     };
-    let precondition = RequestPrecondition::default();
-    machine.inbox.push_back(Event::Propose { region, ticket, precondition, command });
+    precondition.needs_room = false;
     ticket
 }
 
