@@ -470,7 +470,8 @@ fn wall_clock(membership: &Membership) -> WallClock {
     WallClock::new(move || membership.check_expiry())
 }
 
-/// Starts the tasks that look after regions: settings, splits, expired rows, comparisons of replicas.
+/// Starts the tasks that look after regions: settings, splits, expired rows, comparisons of
+/// replicas.
 fn begin_upkeep(
     resolved: &ResolvedConfig,
     router: &Router,
