@@ -7,8 +7,8 @@
 //!
 //! A store that is away holds a step up, for it may serve reads by a lease of the settings that it
 //! has. One that is lost or has left does not: the stores that are left know that it is gone, and
-//! take none of its messages. What it may still hold by then is a lease from before, so the tick
-//! waits for as long as such a lease can last.
+//! take none of its messages. It may still hold a lease from before that, so the tick waits for as
+//! long as such a lease can last.
 
 use std::collections::BTreeMap;
 

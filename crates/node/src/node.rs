@@ -492,7 +492,8 @@ fn watched_disk(
     WatchedDisk { reserve, data_dir, may_transfer }
 }
 
-/// Starts the tasks that look after regions: settings, splits, expired rows, comparisons of replicas.
+/// Starts the tasks that look after regions: settings, splits, expired rows, comparisons of
+/// replicas.
 fn begin_upkeep(
     resolved: &ResolvedConfig,
     router: &Router,

@@ -18,8 +18,8 @@ pub struct Config {
     pub seed: u64,
     /// The most bytes that an entry's data may have. Default 8 MiB.
     pub entry_bytes_max: usize,
-    /// Waiting proposals are joined to one entry up to this many bytes, or up to `entry_bytes_max` if
-    /// that is less; a larger one goes alone. Default 256 KiB.
+    /// Waiting proposals are joined to one entry up to this many bytes, or up to `entry_bytes_max`
+    /// if that is less; a larger one goes alone. Default 256 KiB.
     pub merge_bytes_max: usize,
     /// The most proposals in one entry. Default 1024, at least 1.
     pub merge_count_max: usize,

@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 use fastrand::Rng;
-use flotilla_region::{Descriptor, Epoch, Peer, PeerId, RegionId, RemovedPeers, Space, StoreId};
+use flotilla_identity::ClusterSettings;
+use flotilla_region::{
+    Config, Descriptor, Epoch, Peer, PeerId, RegionId, RegionSettings, RemovedPeers, Space, StoreId,
+};
 
 /// The region that holds placement's own rows.
 pub(crate) const SYSTEM: RegionId = RegionId(1);
@@ -78,6 +81,17 @@ fn with_replicas(region: Descriptor, first: usize, count: usize, stores: usize) 
     places.sort_unstable();
     let peer = |place| Peer { id: PeerId(region.id.0 * 100 + id(place).0), store: id(place) };
     Descriptor { peers: places.into_iter().map(|place| peer(place).into()).collect(), ..region }
+}
+
+/// The part of the settings of the cluster that regions go by. A run draws its bound on entries
+/// itself.
+pub(crate) fn region_settings(settings: &ClusterSettings, drawn: &Config) -> RegionSettings {
+    let entry_bytes_max = usize::try_from(settings.entry_bytes_max).unwrap_or(usize::MAX);
+    RegionSettings {
+        tick_ms: settings.tick_ms,
+        leases: settings.uses_leases(),
+        entry_bytes_max: entry_bytes_max.min(drawn.entry_bytes_max),
+    }
 }
 
 #[cfg(test)]

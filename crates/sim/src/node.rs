@@ -323,7 +323,7 @@ impl SimNode {
         let (store, RecoveredReplicas { replicas: recovered, unborn, uninitialised }) =
             Store::start(directory).map_err(|error| self.stop(&error))?;
         let (place, incarnation) = (self.place, self.incarnation);
-        let of_cluster = self::settings::of_regions(&copies.1, &settings.region);
+        let of_cluster = layout::region_settings(&copies.1, &settings.region);
         let handshakes = HandshakeDriver::new(place, incarnation, settings.stores, &store, copies)
             .map_err(|error| self.stop(&error))?;
         self.coverage.starts.torn_tails += u64::from(store.log_recovery().torn_bytes > 0);

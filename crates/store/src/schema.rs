@@ -35,8 +35,8 @@ pub(crate) const SETTINGS_KEY: &[u8] = b"settings";
 pub(crate) const STORE_GROUP: u64 = 0;
 /// The key of the identity's half in that group.
 pub(crate) const LOG_IDENTITY_KEY: &[u8] = b"ident";
-/// The key of the settings of the cluster in that group, if they have changed since the store became
-/// a member.
+/// The key of the settings of the cluster in that group, if they have changed since the store
+/// became a member.
 pub(crate) const LOG_SETTINGS_KEY: &[u8] = b"settings";
 /// The key of the transaction whose root the log relies on: what it has given up is in there.
 pub(crate) const RELIED_ROOT_KEY: &[u8] = b"root";

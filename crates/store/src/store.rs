@@ -183,8 +183,8 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces the own copy of the cluster's settings. Durable when this returns: what rests on the
-    /// store's word that it has them must not meet it with earlier ones after a restart
+    /// Replaces the own copy of the cluster's settings. Durable when this returns: what rests on
+    /// the store's word that it has them must not meet it with earlier ones after a restart
     /// (`docs/decisions/0058-settings-change-online.md`).
     ///
     /// # Errors

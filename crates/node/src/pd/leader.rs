@@ -30,7 +30,7 @@ use super::leader_balancer::LeaderBalancer;
 use super::lookup::LookupResult;
 use super::registry_row::RegistryRow;
 use super::replica_repair::{self, ReplicaRepair};
-use super::setting_changes::SettingsRow;
+use super::settings_row::SettingsRow;
 use crate::driver::router::{RequestError, Router};
 use crate::membership::Membership;
 use crate::wall_clock;

@@ -9,9 +9,10 @@
 //! `replica_repair` brings replicas to the stores that should have them: `repair_loop` looks now
 //! and then, `step_runner` carries out its steps where regions are led, and `repair_requests`
 //! answers operators. `registration` changes the `registry_row`, and takes stores that join;
-//! `store_changes` drains stores and lets them leave. `setting_changes` changes settings of the
-//! cluster. `keyspaces` serves the keyspaces of API V2, `backups` is placement's share of backups,
-//! `stubs` are small services that clients expect of a PD. `http` is the part of PD's HTTP API
+//! `store_changes` drains stores and lets them leave. `setting_changes` changes the `settings_row`,
+//! and rolls settings out. `keyspaces` serves the keyspaces of API V2, `backups` is placement's
+//! share of backups, `stubs` are small services that clients expect of a PD. `http` is the part of
+//! PD's HTTP API
 //! that is read, and `cluster_regions` are the regions for the status page. `context` is their
 //! shared state, `placement_driver` puts them together.
 
@@ -39,6 +40,7 @@ mod replica_repair;
 mod scatter_regions;
 mod service;
 mod setting_changes;
+mod settings_row;
 mod split_regions;
 mod step_runner;
 mod store_changes;

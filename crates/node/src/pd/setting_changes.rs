@@ -1,10 +1,7 @@
-//! Changes of the cluster's settings: written to their row by the leader of placement, and rolled out
-//! as the stores report what they have. The rules are those of [`SettingsRollout`].
+//! Changes of the cluster's settings: written to their row by the leader of placement, and rolled
+//! out as the stores report what they have. The rules are those of `SettingsRollout`.
 
-use flotilla_identity::{
-    ClusterSettings, LevelRefusal, SETTINGS_LEVEL, SettingChange, SettingsRollout, StoreRegistry,
-    TickChange,
-};
+use flotilla_identity::{ClusterSettings, LevelRefusal, SETTINGS_LEVEL, SettingChange};
 use flotilla_placement::{RowSwap, SwapResult, rows};
 use flotilla_proto::peers::{
     ChangeSettingRequest, ChangeSettingResponse, ClusterSettingsResponse, SetRepairRequest,
@@ -14,46 +11,12 @@ use flotilla_region::StoreId;
 use super::context::PdContext;
 use super::leader::PdLeader;
 use super::repair_requests::RepairRequests;
+use super::settings_row::step_words;
 use crate::config::{ClusterChange, cluster_change};
 use crate::online_settings::cluster_values;
 
 /// Tries of a write that others come before.
 const TRIES_MAX: usize = 16;
-/// A step that takes longer than this is logged, with the stores that it waits for.
-const SLOW_STEP_MS: u64 = 3_000;
-
-/// The settings of the cluster, in one term.
-pub(super) struct SettingsRow {
-    rollout: SettingsRollout,
-    /// Whether the row is known to have them. After a write of which nothing was heard it is not.
-    is_certain: bool,
-    /// Since when the step is under way, and whether its length was logged.
-    step: (u64, bool),
-}
-
-impl SettingsRow {
-    /// The row as a term begins with it.
-    pub(super) fn new(settings: ClusterSettings) -> Self {
-        Self { rollout: SettingsRollout::new(settings), is_certain: true, step: (0, false) }
-    }
-
-    /// The settings, as far as is known.
-    pub(super) fn settings(&self) -> &ClusterSettings {
-        self.rollout.settings()
-    }
-
-    /// Logs a step that takes long, once, with the stores that it waits for.
-    fn log_slow_step(&mut self, now_ms: u64, registry: &StoreRegistry) {
-        let (since_ms, is_logged) = self.step;
-        let is_slow = self.settings().tick_change != TickChange::Settled
-            && now_ms.saturating_sub(since_ms) > SLOW_STEP_MS;
-        let missing = self.rollout.missing(registry);
-        if is_slow && !is_logged && !missing.is_empty() {
-            tracing::warn!("{}; waiting for {}", step_words(self.settings()), missing.join(", "));
-            self.step.1 = true;
-        }
-    }
-}
 
 /// Why a setting is not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -161,27 +124,7 @@ impl PdLeader {
 
     /// The row has these settings.
     fn note_row(&self, settings: ClusterSettings) {
-        let mut row = self.settings.lock();
-        row.is_certain = true;
-        if settings.version > row.settings().version {
-            row.step = (self.now_ms(), false);
-        }
-        row.rollout.replace(settings);
-    }
-}
-
-/// The step of a change that is under way; empty if none is.
-fn step_words(settings: &ClusterSettings) -> String {
-    match settings.tick_change {
-        TickChange::Settled => String::new(),
-        TickChange::LeasesOff { next_ms } => format!(
-            "raft.tick_ms becomes {next_ms}ms once no store uses leases; until then it is {}ms",
-            settings.tick_ms
-        ),
-        TickChange::Spreading => format!(
-            "raft.tick_ms becomes {}ms store by store; leases are off until all have it",
-            settings.tick_ms
-        ),
+        self.settings.lock().note(self.now_ms(), settings);
     }
 }
 

@@ -41,8 +41,8 @@ fn c42_a_change_of_the_tick_waits_for_a_store_that_is_away() {
     case.finish();
 }
 
-/// C42b: each store loses power in turn while the steps are taken: what one has told placement is on
-/// its disk, so no start brings the former tick, or leases, back.
+/// C42b: each store loses power in turn while the steps are taken: what one has told placement is
+/// on its disk, so no start brings the former tick, or leases, back.
 #[test]
 fn c42b_stores_that_lose_power_come_back_with_what_they_have_told() {
     let mut case = Scenario::new(71);

@@ -5,26 +5,16 @@ use flotilla_region::{Config, RegionSettings};
 
 use super::SimNode;
 use super::running::RunningStore;
+use crate::layout;
 use crate::packet::{Packet, PacketBody};
 use crate::task::{Outbox, StopReason};
-
-/// The part of the settings of the cluster that regions go by. A run draws its bound on entries
-/// itself.
-pub(super) fn of_regions(settings: &ClusterSettings, drawn: &Config) -> RegionSettings {
-    let entry_bytes_max = usize::try_from(settings.entry_bytes_max).unwrap_or(usize::MAX);
-    RegionSettings {
-        tick_ms: settings.tick_ms,
-        leases: settings.uses_leases(),
-        entry_bytes_max: entry_bytes_max.min(drawn.entry_bytes_max),
-    }
-}
 
 impl RunningStore {
     /// Puts into force what was kept since the last step. Between two steps, as the node does:
     /// what the last one has granted by a lease has left.
     pub(super) fn take_up_settings(&mut self, drawn: &Config) -> bool {
         let Some(settings) = self.handshakes.take_up() else { return false };
-        self.shard.reconfigure(of_regions(&settings, drawn));
+        self.shard.reconfigure(layout::region_settings(&settings, drawn));
         true
     }
 }

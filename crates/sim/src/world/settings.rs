@@ -1,4 +1,5 @@
-//! Changes of the cluster's settings: the operator, and the leader of placement that rolls them out.
+//! Changes of the cluster's settings: the operator, and the leader of placement that rolls them
+//! out.
 
 use super::{SimEvent, SimWorld};
 use crate::layout;

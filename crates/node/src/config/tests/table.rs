@@ -90,7 +90,9 @@ fn the_file_of_all_settings_sets_nothing_and_with_its_lines_taken_in_the_default
     let settings = lines.iter().filter(|line| !line.starts_with('#') && line.contains(" = "));
     let without_default = ["storage.log_disk_bytes_max", "tls.mode"];
     assert_eq!(settings.count() + without_default.len(), setting_keys().count());
-    let taken_in = parsed(&lines.join("\n")).unwrap().resolve().unwrap();
+    let mut taken_in = parsed(&lines.join("\n")).unwrap();
+    taken_in.sources = SettingSources::default();
+    let taken_in = taken_in.resolve().unwrap();
     let defaults = NodeConfig::default().resolve().unwrap();
     assert_eq!(taken_in.effective(), defaults.effective());
 }
