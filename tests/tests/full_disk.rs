@@ -107,7 +107,7 @@ impl SmallDisks {
     }
 
     fn free_bytes(&self, place: usize) -> u64 {
-        let disk = statvfs(&self.cluster.data_dir(place)).unwrap();
+        let disk = statvfs(self.cluster.data_dir(place)).unwrap();
         disk.f_bavail * disk.f_frsize
     }
 
