@@ -24,7 +24,6 @@ impl Coverage {
         corners.extend(self.corners_of_time());
         corners.extend(self.corners_of_spills());
         corners.extend(self.corners_of_comparisons());
-        corners.extend(self.corners_of_full_disks());
         corners.extend(self.corners_of_waiting());
         corners.extend(self.corners_of_snapshots());
         if options.splits {
@@ -63,19 +62,6 @@ impl Coverage {
             ("bytes of pages scrubbed", self.pages.scrubbed_bytes),
             ("directories exchanged", self.identity.directory_swaps),
             ("stores refused", self.identity.refusals),
-        ]
-    }
-
-    fn corners_of_full_disks(&self) -> [Corner; 7] {
-        let disks = &self.driver.disks;
-        [
-            ("full disks", disks.full),
-            ("exhausted disks", disks.exhausted),
-            ("reserves given up", disks.reserves_released),
-            ("puts refused by full disks", disks.puts_refused),
-            ("leaders that left a full disk", disks.transfers),
-            ("entries refused by exhausted disks", disks.entries_refused),
-            ("checkpoints without room", disks.checkpoints_refused),
         ]
     }
 
