@@ -104,13 +104,14 @@ impl DiskLimits {
     fn log_bounds(&self) -> Option<[(DiskUsage, u64, u64); 2]> {
         let max = self.log_bytes_max?;
         let less = |segments: u64| max.saturating_sub(segments * self.log_segment_bytes);
-        Some([(DiskUsage::Exhausted, less(0), less(1)), (DiskUsage::Full, less(2), less(3))])
+        Some([(DiskUsage::Exhausted, less(0), less(1)), (DiskUsage::Full, less(2), less(2))])
     }
 
     /// Whether the log takes so much that a purge should come at once.
     #[must_use]
     pub fn is_log_near_limit(&self, log_bytes: u64) -> bool {
-        self.log_bounds().is_some_and(|[_, (_, _, end)]| log_bytes > end)
+        let near = |max: u64| max.saturating_sub(3 * self.log_segment_bytes);
+        self.log_bytes_max.is_some_and(|max| log_bytes > near(max))
     }
 }
 
@@ -269,8 +270,8 @@ mod tests {
         assert_eq!(look(896 * MIB), (normal, None, false));
         assert!(limits.is_log_near_limit(833 * MIB) && !limits.is_log_near_limit(832 * MIB));
         assert_eq!(look(896 * MIB + 1), (full, Some(normal), true));
-        assert_eq!(look(833 * MIB), (full, None, true), "purge goes on until there is room");
         assert_eq!(look(1024 * MIB + 1), (DiskUsage::Exhausted, Some(full), true));
-        assert_eq!(look(832 * MIB), (normal, Some(DiskUsage::Exhausted), false));
+        assert_eq!(look(960 * MIB), (full, Some(DiskUsage::Exhausted), true));
+        assert_eq!(look(896 * MIB), (normal, Some(full), false));
     }
 }

@@ -108,10 +108,14 @@ fn c42b_puts_are_refused_where_most_disks_are_full() {
 fn c42c_deletions_heal_where_all_disks_are_full() {
     let mut case = Scenario::with_roots(44);
     let (leader, [one, other]) = (case.leader, case.followers);
-    for store in [leader, one, other] {
+    // The leader last: it would leave as long as it knows of no other full disk.
+    let mut usages = [DiskUsage::Exhausted; 3];
+    usages[leader] = DiskUsage::Normal;
+    for store in [one, other] {
         fill(&mut case, store, DiskUsage::Exhausted);
     }
-    knows(&mut case, leader, [DiskUsage::Exhausted; 3]);
+    knows(&mut case, leader, usages);
+    fill(&mut case, leader, DiskUsage::Exhausted);
     case.run(1_000_000);
     assert_eq!(case.world.leading(DATA), Some(leader), "none is better");
     let (refused, read_there) = (put(&mut case, leader), read(&mut case, leader));
