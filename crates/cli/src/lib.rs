@@ -21,6 +21,7 @@ mod offline;
 pub mod page_tool;
 pub mod playground;
 pub mod playground_command;
+pub mod recover;
 mod reserved_port;
 mod screen_table;
 pub mod serve;

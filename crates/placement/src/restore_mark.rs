@@ -59,8 +59,7 @@ impl RestoreMark {
     /// [`RestoreRefusal::Malformed`].
     pub fn recover(row: Option<&[u8]>) -> Result<Self, RestoreRefusal> {
         let Some(row) = row else { return Ok(Self::default()) };
-        let (head, backup) =
-            row.split_at_checked(HEAD_BYTES).ok_or(RestoreRefusal::Malformed)?;
+        let (head, backup) = row.split_at_checked(HEAD_BYTES).ok_or(RestoreRefusal::Malformed)?;
         let is_under_way = match head[..2] {
             [VERSION, UNDER_WAY] => true,
             [VERSION, DONE] => false,
