@@ -11,7 +11,7 @@ use crate::debug_bundle::{self, DebugArgs};
 use crate::manual::{self, ManArgs};
 use crate::playground_command::{self, PlaygroundArgs};
 use crate::serve::{self, ServeArgs};
-use crate::{backup, bench, cert, ctl, log_tool, page_tool};
+use crate::{backup, bench, cert, ctl, log_tool, page_tool, recover};
 
 /// A multi-raft storage node that speaks TiKV's RawKV and PD protocols.
 #[derive(Debug, Parser)]
@@ -51,6 +51,12 @@ enum Command {
     /// The same command goes on with a restore that was interrupted. Clients should not write
     /// before it is done.
     Restore(backup::RestoreArgs),
+    /// Has each region go on by one replica, once a majority of stores is lost for good
+    ///
+    /// On the data directories of the survivors, all of which are stopped. Shows region by region
+    /// which replica is the newest, asks for the id of the cluster, and cannot be undone: writes
+    /// that only the lost stores had are lost, and those stores never take part again.
+    Recover(recover::RecoverArgs),
     /// Makes an authority and certificates for TLS
     Cert(cert::CertArgs),
     /// Looks at a log on disk, checks it, copies it, rescues it
@@ -76,6 +82,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Debug(args) => debug_bundle::run(&args),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => backup::restore(&args),
+        Command::Recover(args) => recover::run(&args),
         Command::Cert(args) => cert::run(&args),
         Command::Log(args) => log_tool::run(&args),
         Command::Pages(args) => page_tool::run(&args),

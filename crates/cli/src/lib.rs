@@ -25,6 +25,7 @@ pub mod page_tool;
 pub mod playground;
 pub mod playground_command;
 mod recent_lines;
+pub mod recover;
 mod reserved_port;
 mod screen_table;
 pub mod serve;

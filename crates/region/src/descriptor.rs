@@ -14,6 +14,10 @@ const FORMAT_WITHOUT_ROLES: u8 = 1;
 /// The state of a region that is in no merge: the only one that this version knows.
 const NORMAL: u8 = 0;
 
+/// By so much both versions of a region grow when one replica goes on without the others: the lost
+/// ones may have gone on without this one before, and clients may know their versions.
+const SOLE_VOTER_STEP: u64 = 1_000;
+
 /// The version of a region's replicas and range that a request or a message refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch {
@@ -217,6 +221,40 @@ impl Descriptor {
         ids.max().unwrap_or_default().max(self.removed.floor)
     }
 
+    /// Whether the voters on stores that are not `lost` are a majority, in each half of a joint
+    /// configuration.
+    #[must_use]
+    pub fn keeps_majority(&self, is_lost: impl Fn(StoreId) -> bool) -> bool {
+        [PeerRole::Incoming, PeerRole::Outgoing].into_iter().all(|half| {
+            let votes = |role| role == PeerRole::Voter || role == half;
+            let voters: Vec<_> = self.peers.iter().filter(|peer| votes(peer.role)).collect();
+            let live = voters.iter().filter(|peer| !is_lost(peer.store)).count();
+            live > voters.len() / 2
+        })
+    }
+
+    /// The region with `peer` as its only replica. All others are removed, and have to end. No log
+    /// has that: it is for an operator who knows that a majority is lost for good, and gives up
+    /// what the others had alone (`docs/decisions/0056-one-voter-by-an-operators-word.md`).
+    ///
+    /// # Panics
+    ///
+    /// If the region does not list the replica.
+    #[must_use]
+    pub fn with_sole_voter(&self, peer: PeerId) -> Self {
+        let sole = self.peer(peer).expect("a replica that is here is listed");
+        let mut next = self.clone();
+        let others = self.peers.iter().map(|other| other.address()).filter(|other| *other != sole);
+        next.removed.unconfirmed.extend(others);
+        next.peers = vec![sole.into()];
+        next.set_floor(self.floor());
+        next.epoch = Epoch {
+            conf_version: self.epoch.conf_version + SOLE_VOTER_STEP,
+            version: self.epoch.version + SOLE_VOTER_STEP,
+        };
+        next
+    }
+
     /// Keeps the floor, whatever replicas are listed now.
     pub(crate) fn set_floor(&mut self, floor: PeerId) {
         self.removed.floor = PeerId(0);
@@ -374,6 +412,39 @@ mod tests {
             unknown[at] = byte;
             assert!(Descriptor::decode(Bytes::copy_from_slice(&unknown)).is_err(), "byte {at}");
         }
+    }
+
+    #[test]
+    fn a_majority_counts_in_each_half() {
+        let lost = |stores: &'static [u64]| move |store: StoreId| stores.contains(&store.0);
+        let mut descriptor = example();
+        assert!(descriptor.keeps_majority(lost(&[3])) && !descriptor.keeps_majority(lost(&[2, 3])));
+        descriptor.peers[1].role = PeerRole::Learner;
+        descriptor.peers[2].role = PeerRole::Learner;
+        assert!(descriptor.keeps_majority(lost(&[2, 3])), "learners do not vote");
+        assert!(!descriptor.keeps_majority(lost(&[1])));
+        // From store 1 to store 2.
+        descriptor.peers[0].role = PeerRole::Outgoing;
+        descriptor.peers[1].role = PeerRole::Incoming;
+        assert!(descriptor.keeps_majority(lost(&[3])));
+        assert!(!descriptor.keeps_majority(lost(&[1])) && !descriptor.keeps_majority(lost(&[2])));
+    }
+
+    #[test]
+    fn the_only_voter_goes_on_above_all_that_the_others_had() {
+        let mut before = example();
+        before.peers[0].role = PeerRole::Learner;
+        before.removed.unconfirmed = vec![Peer { id: PeerId(699), store: StoreId(9) }];
+        before.set_floor(PeerId(710));
+        let after = before.with_sole_voter(PeerId(701));
+        assert_eq!(after.peers, [Peer { id: PeerId(701), store: StoreId(1) }.into()]);
+        assert_eq!(after.floor(), PeerId(710), "no id of a lost replica comes again");
+        let removed: Vec<_> = after.removed.unconfirmed.iter().map(|peer| peer.id.0).collect();
+        assert_eq!(removed, [699, 702, 703]);
+        let Epoch { conf_version, version } = after.epoch;
+        assert_eq!((conf_version, version), (1_003, 1_300));
+        assert!(after.has_sound_members() && after.keeps_majority(|store| store == StoreId(2)));
+        assert_eq!(Descriptor::decode(after.encode()), Ok(after));
     }
 
     #[test]

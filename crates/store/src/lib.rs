@@ -41,6 +41,7 @@ mod log_purge;
 mod log_reader;
 mod log_scrub;
 mod maintenance;
+mod quorum_recovery;
 mod range_map;
 mod read_time;
 mod recovery;
@@ -76,6 +77,10 @@ pub use flotilla_raftlog::{
     RecoveryReport, SegmentState, SegmentStats,
 };
 pub use maintenance::StoreMaintenance;
+pub use quorum_recovery::{
+    DirectoryRecovery, LostRange, PlanRefusal, PlannedRegion, RecoveryPlan, SurvivingReplica,
+    SurvivorReport, SystemRows, plan_recovery, recover_directory, survivor_report,
+};
 pub use read_time::WATERMARK_AHEAD_MS;
 pub use recovery::RecoveredReplicas;
 pub use snapshot::{

@@ -1,5 +1,7 @@
-//! The store: opens both engines and offers their operations. `views` has those that only look.
+//! The store: opens both engines and offers their operations. `views` has those that only look,
+//! `sole_voters` those of a recovery without a majority.
 
+mod sole_voters;
 mod views;
 
 use std::fmt;

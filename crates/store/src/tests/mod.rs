@@ -35,6 +35,7 @@ mod log_purge;
 mod membership;
 mod model;
 mod page_maintenance;
+mod quorum_recovery;
 mod read;
 mod recovery;
 mod snapshot_crash;

@@ -8,7 +8,7 @@ use flotilla_region::{
 use super::*;
 use crate::{ApplyReject, ReadError};
 
-const CHILD: u64 = 8;
+pub(super) const CHILD: u64 = 8;
 /// The entry of the split in the log of region 2.
 const SPLIT_AT: u64 = 3;
 
@@ -22,7 +22,7 @@ fn split_command(border: &'static str, version: u64) -> AdminCommand {
     })
 }
 
-fn split_entry(index: u64) -> LogEntry {
+pub(super) fn split_entry(index: u64) -> LogEntry {
     entry(index, 1, split_command("d", 1).encode())
 }
 
