@@ -10,9 +10,9 @@
 //! and then, `step_runner` carries out its steps where regions are led, and `repair_requests`
 //! answers operators. `registration` changes the `registry_row`, and takes stores that join;
 //! `store_changes` drains stores and lets them leave. `keyspaces` serves the keyspaces of API
-//! V2, `backups` is placement's share of backups, `stubs` are small services that clients expect of a PD. `http` is the part of PD's HTTP API
-//! that is read, and `cluster_regions` are the regions for the status page. `context` is their
-//! shared state, `placement_driver` puts them together.
+//! V2, `backups` is placement's share of backups, `stubs` are small services that clients expect
+//! of a PD. `http` is the part of PD's HTTP API that is read, and `cluster_regions` are the regions
+//! for the status page. `context` is their shared state, `placement_driver` puts them together.
 
 mod backups;
 mod cluster_regions;
