@@ -170,23 +170,23 @@ async fn round(drains: bool) {
         assert!(there <= &(acknowledged + 1), "writer {writer} has written no more");
         assert!(!drains || there >= acknowledged, "writer {writer}: {there} of {acknowledged}");
     }
-    for place in 0..PLACES.len() {
-        client.put([&[PLACES[place]][..], b"after"].concat(), "recovered").await.unwrap();
+    for place in PLACES {
+        client.put([&[place][..], b"after"].concat(), "recovered").await.unwrap();
     }
     for place in [1, 2] {
         cluster.restart(place);
         cluster.ends_refused(place, &["was declared lost and never takes part again"]).await;
         cluster.refused(place, &["was declared lost and never takes part again"]).await;
     }
-    gets_replicas(&mut cluster, &alone[0]).await;
+    gets_replicas(&mut cluster, &alone).await;
     let config = Config { deadline: Duration::from_secs(20), ..Config::default() };
     let client = Client::connect(&alone, config).await.unwrap();
     assert_eq!(found(&client).await, there);
 }
 
 /// Two stores join, and each region has three replicas.
-async fn gets_replicas(cluster: &mut Processes, contact: &str) {
-    let mut endpoints = vec![contact.to_owned()];
+async fn gets_replicas(cluster: &mut Processes, survivors: &[String]) {
+    let (mut endpoints, contact) = (survivors.to_vec(), &survivors[0]);
     for name in ["n1", "n2"] {
         let dir = cluster.aside(name);
         let place = cluster.add(|own| {
@@ -295,6 +295,6 @@ async fn two_survivors_of_five_are_recovered_each_on_its_machine_by_reports() {
     assert!(there.iter().sum::<u64>() > 0, "{there:?}");
     cluster.restart(3);
     cluster.ends_refused(3, &["was declared lost and never takes part again"]).await;
-    gets_replicas(&mut cluster, &survivors[0]).await;
+    gets_replicas(&mut cluster, &survivors).await;
     assert_eq!(found(&serves(&survivors).await).await, there);
 }

@@ -35,5 +35,6 @@ mod time_limit;
 pub mod tls_args;
 pub mod tool;
 mod units;
+mod wall_clock_ms;
 
 pub use reserved_port::ReservedPort;

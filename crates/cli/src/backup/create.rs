@@ -13,11 +13,11 @@ use flotilla_backup::{
 use flotilla_proto::peers::{HandedOut, PlacementStateResponse};
 
 use super::directory::BackupDirectory;
-use super::now_ms;
 use super::region_reader::{ReadRegion, RegionReader};
 use crate::ctl::placement;
 use crate::tool::{ClusterTarget, Error, tell};
 use crate::units;
+use crate::wall_clock_ms::now_ms;
 
 /// The wishes of a caller.
 #[derive(Clone, Copy, Debug)]

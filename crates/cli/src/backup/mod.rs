@@ -13,7 +13,6 @@ mod views;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::diagnosis::explained;
 use crate::tool::{self, ClusterTarget, Error};
@@ -127,10 +126,4 @@ pub fn restore(args: &RestoreArgs) -> ExitCode {
         };
         explained(&target, restoring).await
     })
-}
-
-/// Milliseconds since 1970 by the machine's clock.
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

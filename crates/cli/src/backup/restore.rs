@@ -17,10 +17,11 @@ use flotilla_proto::peers::{
 };
 
 use super::directory::{BackupDirectory, at};
-use super::{now_ms, verify};
+use super::verify;
 use crate::ctl::placement;
 use crate::tool::{ClusterTarget, Error, tell};
 use crate::units;
+use crate::wall_clock_ms::now_ms;
 
 /// Bytes of rows that are written together, each region's part at once.
 const BATCH_BYTES: usize = 2 << 20;

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use super::create::{MadeBackup, total_file_bytes};
 use super::directory::BackupDirectory;
-use super::now_ms;
 use super::restore::RestoredBackup;
 use crate::ctl::escape;
 use crate::tool::{Error, TableCell, number, table};
 use crate::units::{self, counted};
+use crate::wall_clock_ms::now_ms;
 
 /// The outcome of `flotilla backup`.
 pub(super) fn made(made: &MadeBackup, is_json: bool) -> Result<(), Error> {

@@ -18,13 +18,13 @@ use std::sync::Arc;
 use flotilla_identity::StoreRegistry;
 use flotilla_region::StoreId;
 use flotilla_store::{
-    Config, LogError, PagesError, RecoveryPlan, SurvivorReport, plan_recovery, recover_directory,
-    survivor_report,
+    Config, LogError, PagesError, SurvivorReport, plan_recovery, recover_directory, survivor_report,
 };
 use flotilla_vfs::FileSystem;
 
 use crate::offline::disk;
 use crate::tool::{self, Error, tell};
+use crate::wall_clock_ms::now_ms;
 
 /// The arguments of `flotilla recover`.
 #[derive(Clone, Debug, clap::Args)]
@@ -176,21 +176,4 @@ fn refused(dir: &Path, error: flotilla_store::Error) -> Error {
 /// Tells this start of a directory from others.
 fn nonce() -> u64 {
     fastrand::u64(..)
-}
-
-/// Milliseconds since 1970 by the machine's clock.
-fn now_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
-}
-
-/// The name of a store, and its number.
-fn name_of(registry: &StoreRegistry, store: StoreId) -> String {
-    let record = registry.store(store);
-    record.map_or_else(|| format!("store {store}"), |record| record.name.clone())
-}
-
-/// Whether placement has to be told that the stores are lost, once it runs.
-fn tells_placement(plan: &RecoveryPlan) -> bool {
-    plan.registry.is_none()
 }

@@ -7,10 +7,20 @@ use flotilla_region::{Space, StoreId};
 use flotilla_store::{DirectoryRecovery, PlannedRegion, RecoveryPlan};
 use serde_json::{Value, json};
 
-use super::{name_of, tells_placement};
 use crate::ctl::escape;
 use crate::tool::{Error, TableCell, number, table, tell};
 use crate::units::counted;
+
+/// The name of a store, and its number if it has none.
+fn name_of(registry: &StoreRegistry, store: StoreId) -> String {
+    let record = registry.store(store);
+    record.map_or_else(|| format!("store {store}"), |record| record.name.clone())
+}
+
+/// Whether placement has to be told that the stores are lost, once it runs.
+fn tells_placement(plan: &RecoveryPlan) -> bool {
+    plan.registry.is_none()
+}
 
 /// The plan, region by region.
 pub(super) fn plan(

@@ -12,9 +12,8 @@
 //! `store_changes` drains stores and lets them leave. `setting_changes` changes the `settings_row`,
 //! and rolls settings out. `keyspaces` serves the keyspaces of API V2, `backups` is placement's
 //! share of backups, `stubs` are small services that clients expect of a PD. `http` is the part of
-//! PD's HTTP API
-//! that is read, and `cluster_regions` are the regions for the status page. `context` is their
-//! shared state, `placement_driver` puts them together.
+//! PD's HTTP API that is read, and `cluster_regions` are the regions for the status page. `context`
+//! is their shared state, `placement_driver` puts them together.
 
 mod backups;
 mod cluster_regions;

@@ -60,7 +60,7 @@ fn open(
 }
 
 /// The state of a directory whose store is stopped: each of its replicas, with the end of its log.
-/// What is known to be committed is applied before, as a start of the store does.
+/// Entries that are known to be committed are applied before, as a start of the store does.
 ///
 /// # Errors
 ///

@@ -61,7 +61,9 @@ impl Store {
             DataRow { expires_ms: 0, value }.encode(&mut row);
             txn.tree(trees.rows)?.put(key, &row)?;
         }
-        cluster_copies::put(&mut txn, registry, None)?;
+        if let Some(registry) = registry {
+            cluster_copies::put(&mut txn, registry, None)?;
+        }
         txn.publish()?;
         self.pages.checkpoint()?;
         Ok(())
