@@ -39,6 +39,8 @@ const FULL_BELOW: u64 = 100 * MIB;
 /// Free bytes that a filled disk has: full, exhausted, and none at all.
 const LEFT: [u64; 3] = [60 * MIB, 15 * MIB, 0];
 const REGIONS: u64 = 4;
+/// How long a put may be refused because a log is at its limit.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// A store on a full disk leads nothing after this; three seconds, and what a busy machine takes.
 const LEAVE: Duration = Duration::from_secs(10);
 
@@ -335,16 +337,15 @@ async fn the_limit_of_the_log_refuses_puts_and_heals() {
         let (client, value) = (disks.client.clone(), value.clone());
         writers.spawn(async move {
             let mut refused = 0_u64;
+            let mut looks = tokio::time::interval(Duration::from_millis(50));
             for count in 0..25_u8 {
                 let key = Bytes::from(vec![0x20, writer, count]);
-                until(async || {
-                    let put = client.put(key.clone(), value.clone()).await;
-                    put.map_err(|error| {
-                        refused += 1;
-                        error.to_string()
-                    })
-                })
-                .await;
+                let began = Instant::now();
+                while let Err(error) = client.put(key.clone(), value.clone()).await {
+                    assert!(began.elapsed() < PATIENCE, "{error}");
+                    refused += 1;
+                    looks.tick().await;
+                }
             }
             refused
         });
