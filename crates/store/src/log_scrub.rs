@@ -1,5 +1,5 @@
-//! The scrub of the log: its entries are read again, a piece at a time, so that damage is found while
-//! other replicas still have what it hit.
+//! The scrub of the log: its entries are read again, a piece at a time, so that damage is found
+//! while other replicas still have what it hit.
 
 use std::time::Duration;
 

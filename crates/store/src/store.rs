@@ -494,8 +494,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// An engine failed, or a page or an entry is corrupt. If the disk is full, nothing has happened, and it
-    /// can be called again.
+    /// An engine failed, or a page or an entry is corrupt. If the disk is full, nothing has
+    /// happened, and it can be called again.
     pub fn maintain(&self, now: Duration) -> Result<StoreMaintenance, Error> {
         match self.pages.next_maintenance(now, self.is_log_long())? {
             // Not the page store's own: the log has to be durable before the root that relies on

@@ -296,6 +296,15 @@ impl Processes {
                 command
             }
         };
+        // Other programs share the disk, which may be fuller than a store likes.
+        if !fs::read_to_string(&settings).unwrap().contains("[disk]") {
+            command.envs([
+                ("FLOTILLA_DISK_ALMOST_FULL_FREE_RATIO", "0"),
+                ("FLOTILLA_DISK_FULL_FREE_RATIO", "0"),
+                ("FLOTILLA_DISK_FULL_FREE_BYTES", "256MiB"),
+                ("FLOTILLA_DISK_RESERVE_BYTES", "0"),
+            ]);
+        }
         let store = command
             .env(SETTINGS, settings)
             .env_remove(NEW)

@@ -1,4 +1,4 @@
-//! `[http2]`: what one connection may take of the store.
+//! `[http2]`: limits of one connection.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use super::key::{HOUR, KIB, MIB, MINUTE, SECOND, bytes, count, milliseconds, set
 const WINDOW_BYTES_MAX: u64 = (1 << 31) - 1;
 
 settings! {
-    /// What one connection may take of the store. Who exceeds a number of resets or the size of
-    /// headers is cut off; the others wait.
+    /// Limits of one connection. A client that exceeds a number of resets or the size of headers is
+    /// cut off; beyond the others it waits.
     #[derive(Copy, Eq)]
     pub struct Http2Config: "http2" {
         /// Bytes of the header lines of one request.

@@ -122,7 +122,7 @@ settings! {
         pub tls: TlsConfig,
         /// Bounds on memory and waiting.
         pub limits: LimitsConfig,
-        /// What one connection may take of the store.
+        /// Limits of one connection.
         pub http2: Http2Config,
         /// Threads.
         pub threads: ThreadsConfig,

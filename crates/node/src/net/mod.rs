@@ -2,9 +2,10 @@
 //!
 //! `listen` serves one listener, `accept` takes its connections, `handshakes` makes those of TLS;
 //! `connection` must open in time, `client_frames` follows how far it has come and counts frames
-//! without a request, which `frame_throttle` slows down; `security` has a node's certificates. `answer` makes answers of plain HTTP, `refusal` those to calls that are not
-//! served; `call_deadline` ends calls whose time is over; `dial` connects to other stores. Nothing
-//! here knows what is served.
+//! without a request, which `frame_throttle` slows down; `security` has a node's certificates.
+//! `answer` makes answers of plain HTTP, `refusal` those to calls that are not served;
+//! `call_deadline` ends calls whose time is over; `dial` connects to other stores. Nothing here
+//! knows what is served.
 
 mod accept;
 pub(crate) mod answer;

@@ -1,5 +1,5 @@
-//! Background maintenance: preallocates the next segment, seals full ones, writes a sync marker when
-//! the log is idle, and gives surplus files back to the file system.
+//! Background maintenance: preallocates the next segment, seals full ones, writes a sync marker
+//! when the log is idle, and gives surplus files back to the file system.
 //!
 //! A caller of [`step`] does it step by step, or a thread of its own. An append does by itself what
 //! is not done in time, so that only latency depends on this.

@@ -56,7 +56,7 @@ pub(crate) struct SegmentPool {
     /// The pace at which the preallocated segment is filled with zeros.
     pace: FillPace,
     surplus: SurplusTrim,
-    /// Whether somebody calls [`SegmentPool::trim_surplus`] again and again.
+    /// Whether a thread calls [`SegmentPool::trim_surplus`] again and again.
     is_trimmed: AtomicBool,
     /// Whether writes wait for room.
     pub(crate) room: RoomWait,

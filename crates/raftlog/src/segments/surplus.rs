@@ -13,8 +13,8 @@ use std::io;
 /// The least bytes that are given back at once: two milliseconds of such a device.
 const PIECE_BYTES_MIN: u64 = 2 << 20;
 
-/// A piece is one part in so many of all that is to be given back, if that is more. So what waits
-/// is bounded by what is freed, and not written again, in the time of as many pieces.
+/// The parts of all that is to be given back: a piece is one of them, if that is more. So the bytes
+/// that wait are bounded by what is freed, and not written again, in the time of as many pieces.
 const PIECE_PARTS: u64 = 512;
 
 /// The file that is being shortened.

@@ -49,10 +49,10 @@ fn leads_nothing(world: &SimWorld, store: usize) -> bool {
     regions.into_iter().all(|region| world.leading(region).is_some_and(|leader| leader != store))
 }
 
-/// C42: the disk of the store that leads is full. Its leaders leave within three seconds, puts go
+/// C43: the disk of the store that leads is full. Its leaders leave within three seconds, puts go
 /// on elsewhere, and it follows. It comes back without a restart.
 #[test]
-fn c42_leaders_leave_a_full_disk_and_it_follows() {
+fn c43_leaders_leave_a_full_disk_and_it_follows() {
     let mut case = Scenario::new(42);
     let leader = case.leader;
     let starts = case.world.nodes()[leader].incarnation();
@@ -76,10 +76,10 @@ fn c42_leaders_leave_a_full_disk_and_it_follows() {
     case.finish();
 }
 
-/// C42b: two disks of three are full. The third store leads, and refuses puts: no majority could
+/// C43b: two disks of three are full. The third store leads, and refuses puts: no majority could
 /// keep them. Deletions and reads go on.
 #[test]
-fn c42b_puts_are_refused_where_most_disks_are_full() {
+fn c43b_puts_are_refused_where_most_disks_are_full() {
     let mut case = Scenario::new(43);
     let leader = case.leader;
     let [full, well] = case.followers;
@@ -102,10 +102,10 @@ fn c42b_puts_are_refused_where_most_disks_are_full() {
     case.finish();
 }
 
-/// C42c: all disks are exhausted. Reads, deletions and elections go on, and so do puts once one
+/// C43c: all disks are exhausted. Reads, deletions and elections go on, and so do puts once one
 /// more than half has room.
 #[test]
-fn c42c_deletions_heal_where_all_disks_are_full() {
+fn c43c_deletions_heal_where_all_disks_are_full() {
     let mut case = Scenario::with_roots(44);
     let (leader, [one, other]) = (case.leader, case.followers);
     // The leader last: it would leave as long as it knows of no other full disk.
@@ -139,10 +139,10 @@ fn c42c_deletions_heal_where_all_disks_are_full() {
     case.finish();
 }
 
-/// C42d: the disk of a follower is exhausted. It takes no entries, the region goes on without it,
+/// C43d: the disk of a follower is exhausted. It takes no entries, the region goes on without it,
 /// and it catches up by itself when it has room. Its reserve was given up, and is made again.
 #[test]
-fn c42d_an_exhausted_follower_comes_back_without_a_restart() {
+fn c43d_an_exhausted_follower_comes_back_without_a_restart() {
     let mut case = Scenario::with_roots(45);
     let [full, _] = case.followers;
     let starts = case.world.nodes()[full].incarnation();
@@ -159,10 +159,10 @@ fn c42d_an_exhausted_follower_comes_back_without_a_restart() {
     case.finish();
 }
 
-/// C42e: the disk of a follower is almost full. It gets no snapshot, and gets one as soon as there
+/// C43e: the disk of a follower is almost full. It gets no snapshot, and gets one as soon as there
 /// is room.
 #[test]
-fn c42e_no_snapshot_comes_to_a_disk_that_is_almost_full() {
+fn c43e_no_snapshot_comes_to_a_disk_that_is_almost_full() {
     let mut case = Scenario::with_short_logs(46);
     let [full, _] = case.followers;
     case.fall_behind(full);
