@@ -56,11 +56,11 @@ pub(super) fn problems(directory: &BackupDirectory, manifest: &BackupManifest) -
     let mut verified = BTreeSet::new();
     for region in &manifest.regions {
         done += region.file_bytes;
-        if verified.insert((region.file_name(), region.point.start.clone())) {
-            if let Err(error) = check(directory, region) {
-                let path = directory.data_path(region);
-                problems.push(format!("{}: {error}", path.display()));
-            }
+        if verified.insert((region.file_name(), region.point.start.clone()))
+            && let Err(error) = check(directory, region)
+        {
+            let path = directory.data_path(region);
+            problems.push(format!("{}: {error}", path.display()));
         }
         bar.show(done, total);
     }
