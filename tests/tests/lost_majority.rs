@@ -170,8 +170,8 @@ async fn round(drains: bool) {
         assert!(there <= &(acknowledged + 1), "writer {writer} has written no more");
         assert!(!drains || there >= acknowledged, "writer {writer}: {there} of {acknowledged}");
     }
-    for place in 0..PLACES.len() {
-        client.put([&[PLACES[place]][..], b"after"].concat(), "recovered").await.unwrap();
+    for place in PLACES {
+        client.put([&[place][..], b"after"].concat(), "recovered").await.unwrap();
     }
     for place in [1, 2] {
         cluster.restart(place);
