@@ -17,8 +17,8 @@ use std::process::ExitCode;
 use crate::diagnosis::explained;
 use crate::tool::{self, ClusterTarget, Error};
 
-/// Default of the bound on what a backup reads and a restore writes in a second: a put takes no
-/// longer beside it that a client would notice (docs/benchmarks.md).
+/// Default of the bound on what a backup reads and a restore writes in a second: puts beside it are
+/// measured in docs/benchmarks.md.
 const MIB_PER_S: u64 = 16;
 
 /// The arguments of `flotilla backup`.
