@@ -438,6 +438,7 @@ mod tests {
         };
         let layered = args.layered().unwrap();
         assert_eq!(layered.config.raft.tick_ms, Some(1000));
-        assert_eq!(NodeConfig { raft: expected.raft.clone(), ..layered.config }, expected);
+        let (raft, sources) = (expected.raft.clone(), expected.sources.clone());
+        assert_eq!(NodeConfig { raft, sources, ..layered.config }, expected);
     }
 }
