@@ -326,7 +326,7 @@ async fn the_limit_of_the_log_refuses_puts_and_heals() {
     let small = SETTINGS
         .replace(
             "segment_bytes = \"2MiB\"",
-            "segment_bytes = \"1MiB\"\nlog_disk_bytes_max = \"8MiB\"\nlog_spare_segments = 0",
+            "segment_bytes = \"1MiB\"\nlog_disk_bytes_max = \"12MiB\"\nlog_spare_segments = 0",
         )
         .replace("log_kept_bytes_max = \"8MiB\"", "log_kept_bytes_max = \"2MiB\"");
     let mut disks = SmallDisks::start(&small).await;
