@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use load::Load;
 use members::{PATIENCE, Seen, Watch, ids, join, regions, settles, some_region};
-use processes::{Processes, ctl, until_within};
+use processes::{Answer, Processes, ctl, until_within};
 
 /// Regions of the clients' keys.
 const REGIONS: u64 = 4;
@@ -115,6 +115,20 @@ fn each_change_has_a_line(cluster: &Processes, id: u64) {
     assert_eq!(splits.len(), 1, "{splits:?}");
 }
 
+/// The answer to a command once the region is not being changed by repair.
+async fn answer_at_rest(cluster: &Processes, args: &str) -> Answer {
+    let mut answer = cluster.ctl(args).await;
+    until_within(PATIENCE, async || {
+        if !answer.errors.contains("are being changed") {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut answer, cluster.ctl(args).await);
+        Err(before.errors)
+    })
+    .await;
+    answer
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_to_be_done_is_refused_in_words() {
     let (cluster, all, load, fourth) = four().await;
@@ -139,9 +153,10 @@ async fn what_is_not_to_be_done_is_refused_in_words() {
     let resumed = cluster.ctl("repair resume").await;
     assert!(resumed.out.contains("3 replicas"), "{resumed:?}");
     let alone = format!("region remove {id} --store s0 --store s1");
-    cluster.ctl(&alone).await.refused(&["against the replica count", "pause repair first"]);
+    let refused = answer_at_rest(&cluster, &alone).await;
+    refused.refused(&["against the replica count", "pause repair first"]);
     assert_eq!(cluster.ctl("repair pause").await.code, Some(0));
-    let done = cluster.ctl(&alone).await;
+    let done = answer_at_rest(&cluster, &alone).await;
     assert_eq!(done.code, Some(0), "{done:?}");
     settles(&all, id, &[3]).await;
     load.progress(100).await;
