@@ -84,7 +84,7 @@ fn each_entry_of_the_log_is_read_again_within_the_interval_and_damage_is_found()
     assert!(matches!(damaged, Error::Log(LogError::Corrupt { .. })), "{damaged}");
     // And the others are read.
     let before = store.stats().log_scrubbed_bytes;
-    maintain_until(&store, 4 * interval).unwrap();
+    maintain_until(&store, 2 * interval).unwrap();
     assert!(store.stats().log_scrubbed_bytes > before);
 }
 
