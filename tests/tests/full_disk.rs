@@ -24,7 +24,7 @@ use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-/// How often disks are filled; a variable of the environment asks for more.
+/// The rounds in which disks are filled; a variable of the environment asks for more.
 const ROUNDS: u64 = 2;
 const ROUNDS_VARIABLE: &str = "FLOTILLA_FULL_DISK_ROUNDS";
 /// The generator's seed; a variable of the environment takes another one.
@@ -39,7 +39,7 @@ const FULL_BELOW: u64 = 100 * MIB;
 /// Free bytes that a filled disk has: full, exhausted, and none at all.
 const LEFT: [u64; 3] = [60 * MIB, 15 * MIB, 0];
 const REGIONS: u64 = 4;
-/// How long a put may be refused because a log is at its limit.
+/// The longest time for which a put may be refused because a log is at its limit.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A store on a full disk leads nothing after this; three seconds, and what a busy machine takes.
 const LEAVE: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Which region a backup reads next, and whether regions cover the key space.
+//! The region that a backup reads next, and whether regions cover the key space.
 //!
 //! Regions are only ever split, so a border that was there once stays: the region that holds a
 //! border begins with it, and a part that an interrupted backup has finished fits beside what is

@@ -46,9 +46,9 @@ pub const BLOCK_BYTES_MAX: usize = 64 << 20;
 /// The count of all rows of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowTotals {
-    /// How many there are.
+    /// Their number.
     pub rows: u64,
-    /// How many bytes they take in the blocks, before compression.
+    /// The bytes that they take in the blocks, before compression.
     pub bytes: u64,
     /// Their digest.
     pub digest: u64,

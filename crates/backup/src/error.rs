@@ -11,7 +11,7 @@ pub enum BackupError {
     /// They are of a version of the format that this program does not know.
     #[error("{what} is of version {version} of the format, and this program knows {known}")]
     Version {
-        /// Which file.
+        /// The file.
         what: &'static str,
         /// The version that it says.
         version: u8,

@@ -51,9 +51,9 @@ pub enum ReserveAction {
 /// A look at a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskLook {
-    /// How full it is.
+    /// The usage now.
     pub usage: DiskUsage,
-    /// How full it was, if that is another usage.
+    /// The usage before, if that is another usage.
     pub changed_from: Option<DiskUsage>,
     /// The log's own limit makes it as full as it is, and not the space.
     pub is_by_log: bool,
@@ -139,7 +139,7 @@ impl DiskMonitor {
         }
     }
 
-    /// How full the disk is, by the last look.
+    /// The usage of the disk, by the last look.
     #[must_use]
     pub fn usage(&self) -> DiskUsage {
         self.usages[0].max(self.usages[1])

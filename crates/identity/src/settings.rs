@@ -59,7 +59,7 @@ pub struct ClusterSettings {
     pub read_leases: bool,
     /// The form of the clients' keys: never changed.
     pub api: ApiVersion,
-    /// How far a change of the tick is.
+    /// The stage of a change of the tick.
     pub tick_change: TickChange,
 }
 
@@ -168,7 +168,8 @@ impl ClusterSettings {
         self.read_leases && self.tick_change == TickChange::Settled
     }
 
-    /// How long a follower that runs with them keeps still for its leader; a lease is shorter.
+    /// The time for which a follower that runs with them keeps still for its leader; a lease is
+    /// shorter.
     #[must_use]
     pub fn promise_ms(&self) -> u64 {
         self.election_ticks.saturating_sub(1).saturating_mul(self.tick_ms)

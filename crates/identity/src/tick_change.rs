@@ -1,4 +1,4 @@
-//! How far a change of the tick is, of which the settings of the cluster keep a word.
+//! The stage of a change of the tick, of which the settings of the cluster keep a word.
 
 use flotilla_base::fields::{FieldReader, Malformed, put_varint};
 

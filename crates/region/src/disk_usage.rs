@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use crate::descriptor::{Descriptor, PeerRole, RegionPeer};
 use crate::ids::{StoreId, Time};
 
-/// How full the disk of a store is.
+/// The usage of a store's disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiskUsage {
     /// There is room for everything.

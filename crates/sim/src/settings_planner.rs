@@ -55,7 +55,7 @@ impl SettingsPlanner {
         self.mean_us > 0
     }
 
-    /// How long until the next change, if there is one.
+    /// The time until the next change, if there is one.
     pub(crate) fn delay_us(&mut self) -> Option<u64> {
         self.is_active().then(|| self.rng.u64(1..=2 * self.mean_us))
     }

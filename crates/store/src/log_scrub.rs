@@ -15,7 +15,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// Groups that one step looks at; most logs of idle regions are empty.
 const PIECE_GROUPS: usize = 64;
 
-/// How far the scrub has come.
+/// The progress of the scrub.
 #[derive(Debug, Default)]
 pub(crate) struct LogScrub {
     position: Mutex<ScrubPosition>,

@@ -126,7 +126,7 @@ async fn placement_point(target: &ClusterTarget) -> Result<(PlacementPoint, u8),
     Ok((point, if api_version == 2 { 2 } else { 1 }))
 }
 
-/// How far it is, on standard error.
+/// The progress, on standard error.
 struct BackupProgress {
     /// Regions when it was begun: more come by splits.
     regions: usize,

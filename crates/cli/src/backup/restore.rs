@@ -25,7 +25,7 @@ use crate::wall_clock_ms::now_ms;
 
 /// Bytes of rows that are written together, each region's part at once.
 const BATCH_BYTES: usize = 2 << 20;
-/// How long one batch may take: an election, and stores that are slow under the load.
+/// The longest time of one batch: an election, and stores that are slow under the load.
 const BATCH_TIME_MAX: Duration = Duration::from_secs(60);
 /// Between two lines about how far it is.
 const LINE_PAUSE: Duration = Duration::from_secs(5);

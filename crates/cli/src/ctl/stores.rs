@@ -300,7 +300,7 @@ fn pages_to_json(stats: &StatsResponse) -> Value {
 struct StoreHealth {
     replicas: u64,
     without_leader: u64,
-    /// How full its disk is, if that is to be told.
+    /// The usage of its disk, if that is to be told.
     disk: Option<&'static str>,
 }
 

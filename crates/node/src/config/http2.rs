@@ -37,7 +37,7 @@ settings! {
         /// themselves.
         #[key(milliseconds(SECOND, HOUR))]
         pub keepalive_ms: u64,
-        /// How long it may take to answer before its connection is ended.
+        /// The time for its answer, before its connection is ended.
         #[key(milliseconds(SECOND, 10 * MINUTE))]
         pub keepalive_timeout_ms: u64,
     }

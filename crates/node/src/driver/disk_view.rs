@@ -1,4 +1,4 @@
-//! How full the disks of the stores are, as far as this one has heard, and the space of its own.
+//! The usages of the stores' disks, as far as this one has heard, and the space of its own.
 //!
 //! Each change goes to all shards, in the order of the changes.
 
@@ -15,7 +15,7 @@ flotilla_base::metrics! { "disk",
     /// The disk of the data directory.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct DiskStats {
-        /// How full the disk is: 0 normal, 1 almost full, 2 full, 3 exhausted.
+        /// The usage of the disk: 0 normal, 1 almost full, 2 full, 3 exhausted.
         pub usage: u64 => Gauge(None),
         /// Free bytes below which the disk is full.
         pub full_below_bytes: u64 => Gauge(Bytes),
@@ -87,7 +87,7 @@ impl DiskView {
         self.own.lock().space = space;
     }
 
-    /// How full the disk here is.
+    /// The usage of the disk here.
     pub(crate) fn usage(&self) -> DiskUsage {
         DiskUsage::from_number(self.usage.load(Ordering::Relaxed).into())
     }

@@ -345,7 +345,7 @@ impl Router {
         &self.shared.ids
     }
 
-    /// How full the disks are.
+    /// The usages of the disks.
     pub(crate) fn disks(&self) -> &DiskView {
         &self.shared.context.disks
     }

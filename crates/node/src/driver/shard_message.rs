@@ -15,7 +15,7 @@ pub(crate) enum ShardMessage {
     Inspect(Box<dyn FnOnce(&Shard) + Send>),
     /// Other settings from the next step on, and who hears that they are in force.
     Reconfigure(RegionSettings, oneshot::Sender<()>),
-    /// How full the disks of the stores are from now on.
+    /// The usages of the stores' disks from now on.
     Disks(StoreDisks),
 }
 
@@ -33,7 +33,7 @@ impl Mailboxes {
         Self { shards: std::iter::repeat_with(mailbox).take(count).collect() }
     }
 
-    /// How many there are.
+    /// Their number.
     pub(crate) fn count(&self) -> usize {
         self.shards.len()
     }

@@ -36,8 +36,9 @@ pub(crate) enum ServerStop {
     Connections,
 }
 
-/// How long a client may take to open its connection, counted from its accept, and what it may
-/// send. Keepalive begins with the preface, so clients that are gone later are noticed by that.
+/// The time in which a client has to open its connection, counted from its accept, and the rate of
+/// what it may send. Keepalive begins with the preface, so clients that are gone later are noticed
+/// by that.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionLimits {
     /// Until the preface and its settings are here. A client sends both at once, unasked.

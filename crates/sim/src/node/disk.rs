@@ -23,7 +23,7 @@ const LIMITS: DiskLimits = DiskLimits {
     log_segment_bytes: GIB / 16,
 };
 
-/// How full a disk is to be.
+/// The usage that a disk is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DiskFill {
     /// Free bytes, of 100 GiB.
@@ -86,12 +86,12 @@ impl SimDisk {
 }
 
 impl DiskWatch {
-    /// How full the own disk is.
+    /// The usage of the own disk.
     pub(super) fn usage(&self) -> DiskUsage {
         self.monitor.usage()
     }
 
-    /// How full the disk of a store is, as this one knows.
+    /// The usage of a store's disk, as this one knows it.
     #[cfg(test)]
     pub(super) fn known(&self, store: StoreId) -> DiskUsage {
         self.stores.of(store)

@@ -31,7 +31,7 @@ impl SimNode {
         running.note_disk(layout::id(self.place), usage);
     }
 
-    /// How full the disk of a store is, as this one knows.
+    /// The usage of a store's disk, as this one knows it.
     #[cfg(test)]
     pub(crate) fn known_usage(&self, store: usize) -> Option<DiskUsage> {
         Some(self.running.as_ref()?.disks.known(layout::id(store)))

@@ -150,7 +150,7 @@ pub fn recover_directory(
     Ok(recovery)
 }
 
-/// How two logs of a region compare: the one that ends in the later term, then the longer one, may
+/// The order of two logs of a region: the one that ends in the later term, then the longer one, may
 /// have entries that the other lacks, and never the other way round.
 fn log_order(last: (Index, Term)) -> (Term, Index) {
     (last.1, last.0)
