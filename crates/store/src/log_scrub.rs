@@ -96,7 +96,12 @@ fn read_piece(engine: &LogEngine, group: u64, from: u64, bytes_max: u64) -> Scru
         share: (next - from) as f64 / (end - first) as f64,
         next: (next < end).then_some(next),
     };
-    match log.entries(from..end, bytes_max) {
+    let read = log.entries(from..end, bytes_max).or_else(|error| match error {
+        // Of several entries any may be damaged: the next step goes on behind the very one.
+        LogError::Corrupt { .. } | LogError::Io(_) => log.entries(from..from + 1, 0),
+        error => Err(error),
+    });
+    match read {
         Ok(entries) => {
             let bytes = entries.iter().map(|entry| entry.data.len() as u64).sum();
             piece(Ok(bytes), from + entries.len() as u64)
