@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use flotilla_pagestore::{Error as PagesError, MaintenanceAction, MaintenanceOutcome, PageStore};
+use flotilla_raftlog::Error as LogError;
 
 use crate::checkpoint::CheckpointReport;
 use crate::error::Error;
@@ -29,6 +30,9 @@ pub enum StoreMaintenance {
     /// The disk could not read what the scrub wanted: no read has met it yet, and it may pass. A
     /// page that can be read and is corrupt is an error instead.
     ScrubUnreadable(PagesError),
+    /// The scrub found an entry of the log that is damaged or cannot be read. Counted as a failed
+    /// read; nothing needs the entry now, and the next start may.
+    LogUnreadable(LogError),
     /// There is nothing to do before this time, unless something changes.
     Rest {
         /// A time as it was given to the call; none: not before something changes.

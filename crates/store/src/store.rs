@@ -12,7 +12,7 @@ use flotilla_identity::{
     ClusterSettings, MemberId, PeerWrite, RunHistory, StoreIdentity, StoreRegistry,
 };
 use flotilla_pagestore::{DirtyLimits, MaintenanceAction, Options as PageOptions, PageStore};
-use flotilla_raftlog::{Commit, LogMaintenance, PurgeReport, RecoveryReport};
+use flotilla_raftlog::{Commit, Error as LogError, LogMaintenance, PurgeReport, RecoveryReport};
 use flotilla_region::{
     ApplyTask, Compaction, Descriptor, EndTask, Envelope, InstallTask, LogEntry, LogFetch,
     LogWrite, NotAdmitted, PeerId, RegionChange, RegionId, RegionSize, ReplicaBirth, SnapshotHead,
@@ -494,8 +494,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// An engine failed, or a page or an entry is corrupt. If the disk is full, nothing has
-    /// happened, and it can be called again.
+    /// An engine failed, or a page is corrupt. If the disk is full, nothing has happened, and it
+    /// can be called again.
     pub fn maintain(&self, now: Duration) -> Result<StoreMaintenance, Error> {
         match self.pages.next_maintenance(now, self.is_log_long())? {
             // Not the page store's own: the log has to be durable before the root that relies on
@@ -511,7 +511,13 @@ impl Store {
         let Some(interval) = self.config.log_scrub_interval else {
             return Ok(StoreMaintenance::Rest { until });
         };
-        let due = self.log_scrub.step(self.log.engine(), interval, now)?;
+        let due = match self.log_scrub.step(self.log.engine(), interval, now) {
+            Err(Error::Log(error @ (LogError::Corrupt { .. } | LogError::Io(_)))) => {
+                self.counters.log_reads_failed.add(1);
+                return Ok(StoreMaintenance::LogUnreadable(error));
+            }
+            stepped => stepped?,
+        };
         Ok(StoreMaintenance::Rest { until: Some(until.map_or(due, |until| until.min(due))) })
     }
 

@@ -8,7 +8,7 @@ use flotilla_vfs::FileSystem as _;
 use flotilla_vfs::fault::FaultFs;
 
 use super::*;
-use crate::{Config, Error, PageOptions, Store, StoreMaintenance};
+use crate::{Config, PageOptions, Store, StoreMaintenance};
 
 fn small_files() -> Config {
     Config {
@@ -51,12 +51,16 @@ fn keep(store: &Store) -> usize {
 }
 
 /// Maintains the store until `end`, in the time that it asks for.
-fn maintain_until(store: &Store, end: Duration) -> Result<u64, Error> {
+fn maintain_until(store: &Store, end: Duration) -> Result<u64, LogError> {
     let (mut now, mut rests) = (Duration::ZERO, 0);
     while now < end {
-        if let StoreMaintenance::Rest { until } = store.maintain(now)? {
-            now = until.expect("the scrub goes on for ever");
-            rests += 1;
+        match store.maintain(now).unwrap() {
+            StoreMaintenance::Rest { until } => {
+                now = until.expect("the scrub goes on for ever");
+                rests += 1;
+            }
+            StoreMaintenance::LogUnreadable(error) => return Err(error),
+            _ => {}
         }
     }
     Ok(rests)
@@ -81,7 +85,8 @@ fn each_entry_of_the_log_is_read_again_within_the_interval_and_damage_is_found()
     segments.sort_unstable();
     fs.flip_bit(&dir.join(&segments[segments.len() / 2]), 300, 1);
     let damaged = maintain_until(&store, 2 * interval).unwrap_err();
-    assert!(matches!(damaged, Error::Log(LogError::Corrupt { .. })), "{damaged}");
+    assert!(matches!(damaged, LogError::Corrupt { .. }), "{damaged}");
+    assert_eq!(store.stats().log_reads_failed, 1);
     // And the others are read.
     let before = store.stats().log_scrubbed_bytes;
     maintain_until(&store, 2 * interval).unwrap();

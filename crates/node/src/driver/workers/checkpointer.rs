@@ -251,6 +251,9 @@ impl Checkpointer {
             StoreMaintenance::DeferredFreeUnreadable(error) => {
                 tracing::warn!("space of a deleted range is not given back: {error}");
             }
+            StoreMaintenance::LogUnreadable(error) => {
+                tracing::error!("the scrub has found an entry of the log that is lost: {error}");
+            }
             StoreMaintenance::ScrubUnreadable(error) => {
                 tracing::warn!("the scrub of the pages cannot read the disk: {error}");
             }
