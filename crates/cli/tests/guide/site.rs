@@ -33,6 +33,14 @@ const PORT: u16 = 20_160;
 /// The directories of a machine.
 const MACHINE_PATHS: [&str; 3] = ["/etc/", "/var/", "/mnt/"];
 
+/// Other programs share the disk, which may be fuller than a store likes.
+const DISK_SETTINGS: [(&str, &str); 4] = [
+    ("FLOTILLA_DISK_ALMOST_FULL_FREE_RATIO", "0"),
+    ("FLOTILLA_DISK_FULL_FREE_RATIO", "0"),
+    ("FLOTILLA_DISK_FULL_FREE_BYTES", "256MiB"),
+    ("FLOTILLA_DISK_RESERVE_BYTES", "0"),
+];
+
 /// Sites of this process so far: each has a network of its own.
 static SITES: AtomicU32 = AtomicU32::new(0);
 
@@ -107,6 +115,7 @@ impl Site {
             .env("PATH", self.search_path())
             .env("MACHINE", &root)
             .env("UNIT", package_file("flotilla.service"))
+            .envs(DISK_SETTINGS)
             .stdin(Stdio::null())
             .stdout(fs::File::create(&out).unwrap())
             .stderr(fs::File::create(&errors).unwrap())

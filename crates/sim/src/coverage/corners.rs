@@ -24,6 +24,7 @@ impl Coverage {
         corners.extend(self.corners_of_time());
         corners.extend(self.corners_of_spills());
         corners.extend(self.corners_of_comparisons());
+        corners.extend(self.corners_of_full_disks());
         corners.extend(self.corners_of_waiting());
         corners.extend(self.corners_of_snapshots());
         if options.splits {
@@ -65,6 +66,19 @@ impl Coverage {
             ("stores refused", self.identity.refusals),
             ("settings taken up", self.identity.settings_taken),
             ("settings learnt by a greeting", self.identity.settings_by_greeting),
+        ]
+    }
+
+    fn corners_of_full_disks(&self) -> [Corner; 7] {
+        let disks = &self.driver.disks;
+        [
+            ("full disks", disks.full),
+            ("exhausted disks", disks.exhausted),
+            ("reserves given up", disks.reserves_released),
+            ("puts refused by full disks", disks.puts_refused),
+            ("leaders that left a full disk", disks.transfers),
+            ("entries refused by exhausted disks", disks.entries_refused),
+            ("checkpoints without room", disks.checkpoints_refused),
         ]
     }
 

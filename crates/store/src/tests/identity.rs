@@ -4,7 +4,7 @@ use flotilla_identity::{
     ClusterSettings, JoinWrite, PeerWrite, SCHEMA_VERSION, SettingChange, StoreIdentity,
     StoreRecord, StoreRegistry, StoreRun,
 };
-use flotilla_raftlog::{Durability, LogBatch, LogEngine};
+use flotilla_raftlog::{Durability, LogBatch, LogEngine, PurgeReport};
 
 use flotilla_vfs::FileSystem as _;
 
@@ -255,6 +255,19 @@ fn an_earlier_plan_is_replaced_whole() {
     assert_eq!(recovered.len(), 2);
 }
 
+/// Writes some segments of region 2's log, and purges them.
+fn write_and_purge(store: &Store) -> PurgeReport {
+    for index in 1..=40 {
+        let value = "v".repeat(400);
+        run(store, 2, &[ops(index, &[put("key", &value)])]);
+    }
+    store.checkpoint().unwrap();
+    compact(store, 2, 41, 1);
+    let purged = store.purge_log().unwrap();
+    assert!(purged.segments > 2, "{purged:?}");
+    purged
+}
+
 #[test]
 fn starts_of_others_are_remembered_through_purges_and_hold_no_segment() {
     let fs = FaultFs::new(0);
@@ -262,14 +275,7 @@ fn starts_of_others_are_remembered_through_purges_and_hold_no_segment() {
     let run_3 = StoreRun { starts: 3, nonce: 4 };
     let write = PeerWrite { store: StoreId(2), run: run_3, address: "h:2".to_owned() };
     store.remember_peer(&write).unwrap();
-    for index in 1..=40 {
-        let value = "v".repeat(400);
-        run(&store, 2, &[ops(index, &[put("key", &value)])]);
-    }
-    store.checkpoint().unwrap();
-    compact(&store, 2, 41, 1);
-    let purged = store.purge_log().unwrap();
-    assert!(purged.segments > 2, "{purged:?}");
+    let purged = write_and_purge(&store);
     assert!(purged.blocking_groups.iter().all(|holder| holder.group != STORE_GROUP), "{purged:?}");
     drop(store);
     fs.power_loss(3);
@@ -333,14 +339,7 @@ fn changed_settings_are_durable_at_once_and_outlive_purges() {
     fs.power_loss(1);
     assert_eq!(directory(&fs).copies().unwrap().1, changed);
     let (store, _) = open(&fs);
-    for index in 1..=40 {
-        let value = "v".repeat(400);
-        run(&store, 2, &[ops(index, &[put("key", &value)])]);
-    }
-    store.checkpoint().unwrap();
-    compact(&store, 2, 41, 1);
-    let purged = store.purge_log().unwrap();
-    assert!(purged.segments > 2, "{purged:?}");
+    write_and_purge(&store);
     drop(store);
     fs.power_loss(2);
     assert_eq!(directory(&fs).copies().unwrap().1, changed);

@@ -86,7 +86,8 @@ pub(super) fn two_stores_die(site: &mut Site) {
 }
 
 pub(super) fn the_second_store_is_lost(site: &mut Site) {
-    assert!(row(site, "s2").is_none(), "there is no s2 but the lost one");
+    // The command has told placement's leader; the store that is asked learns of it by raft.
+    site.until_holds("there is no s2 but the lost one", |site| row(site, "s2").is_none());
     site.run("s2", "systemctl start flotilla");
     site.until("s2", "! systemctl is-active flotilla > /dev/null");
     assert!(site.journal("s2").contains("was declared lost"), "{}", site.journal("s2"));
