@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flotilla_dispatch::ComparisonSchedule;
 use flotilla_region::{Event, RegionId};
-use flotilla_store::{DigestReport, DigestStep, PagesError, ReadError};
+use flotilla_store::{DigestReport, DigestStep};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
@@ -46,11 +46,10 @@ pub(crate) async fn compute_digests(router: Router, mailboxes: Mailboxes, config
                     tell(&mailboxes, report);
                     pace = DigestPace::begin(config.bytes_per_s);
                 }
-                // A page that is damaged: others cannot be trusted after it, as for any read.
-                Err(error) if is_corrupt(&error) => {
-                    return router.fail(&format!("a page is damaged: {error}"));
+                Err((region, error)) => {
+                    tracing::warn!(%region, "rows cannot be read for a comparison: {error}");
+                    router.read_failed(region, &error);
                 }
-                Err(error) => tracing::warn!("rows cannot be read for a comparison: {error}"),
             }
         }
     }
@@ -60,10 +59,6 @@ fn tell(mailboxes: &Mailboxes, report: DigestReport) {
     let DigestReport { region, peer, index, digest } = report;
     tracing::debug!(%region, %index, is_computed = digest.is_some(), "a digest for a comparison");
     mailboxes.complete_all([Event::Digested { region, peer, index, digest }]);
-}
-
-fn is_corrupt(error: &ReadError) -> bool {
-    matches!(error, ReadError::Corrupt(_) | ReadError::Pages(PagesError::Corrupt { .. }))
 }
 
 /// The rate of one digest.

@@ -43,6 +43,9 @@ pub(crate) async fn run(router: Router, interval: Duration) {
                     Ok((rows, next)) => (rows, next),
                     Err(error) => {
                         tracing::debug!(%region, "no sweep for expired rows: {error}");
+                        if let SweepError::Read(error) = &error {
+                            router.read_failed(region, error);
+                        }
                         (0, None)
                     }
                 };

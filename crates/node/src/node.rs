@@ -214,9 +214,9 @@ impl Node {
         let snapshot_rate = ByteRate::new(settings.snapshot_rates(), context.served_count());
         let transport =
             TransportLimits { queue_bytes_max: limits.peer_queue_bytes_max, snapshot_rate };
-        let (store, mailboxes) = (&context.store, &context.mailboxes);
+        let (mailboxes, damage) = (&context.mailboxes, context.page_damage(&failure));
         let transport =
-            PeerTransport::start(&membership, store, transport, mailboxes, disks, &mut streams);
+            PeerTransport::start(&membership, damage, transport, mailboxes, disks, &mut streams);
         let (counters, connections) = (Arc::clone(transport.counters()), transport.connections());
         let backlog = limits.backlog_bytes_max;
         let watched = watched_disk(&resolved, reserve, &membership);
@@ -467,6 +467,7 @@ fn node_context(
         queues: WorkQueues::new(),
         clock,
         latencies: Arc::new(Latencies::new(limits.slow_request())),
+        damaged_pages: Arc::default(),
     }
 }
 

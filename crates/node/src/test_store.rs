@@ -12,7 +12,9 @@ use flotilla_vfs::fault::FaultFs;
 
 use crate::config::NodeConfig;
 use crate::driver::disk_view::DiskView;
+use crate::driver::page_damage::PageDamage;
 use crate::driver::shard_message::Mailboxes;
+use crate::driver::workers::checkpointer::CheckpointSignal;
 use crate::drop_notify::{DropNotify, drop_notify};
 use crate::failure::NodeFailure;
 use crate::membership::{GivenPlace, Membership};
@@ -44,6 +46,17 @@ pub(crate) fn open_member(
     let membership =
         Membership::new(Arc::clone(&store), handshake, ADDRESS.to_owned(), given, failure);
     (store, membership)
+}
+
+/// Sees to damaged pages of a store.
+pub(crate) fn damage(store: &Arc<DropNotify<Store>>, mailboxes: &Mailboxes) -> PageDamage {
+    PageDamage {
+        store: Arc::clone(store),
+        mailboxes: mailboxes.clone(),
+        signal: Arc::new(CheckpointSignal::new()),
+        failure: NodeFailure::new(|| ()),
+        under_way: Arc::default(),
+    }
 }
 
 /// Disks of which nothing was heard.

@@ -84,7 +84,7 @@ pub use space::space_map::{SpaceCell, StoreSpaceMap};
 pub use stats::{ReadStats, SpillStats, Stats, TrimPunchStats};
 pub use store::{DurableState, PageStore};
 pub use tree::ingest::{BuiltTree, TreeBuilder};
-pub use tree::{Copied, Entry, KeyIter, Range};
+pub use tree::{Copied, Entry, KeyIter, LostKeys, Range};
 pub use txn::snapshot::{Snapshot, Tree};
 pub use txn::split_join::DetachedTree;
 pub use txn::tree_mut::TreeMut;

@@ -60,7 +60,17 @@ impl Consensus {
         consensus
     }
 
-    pub(crate) fn tick(&mut self) {
+    /// Time has passed. `may_campaign`: whether a follower that hears of no leader becomes a
+    /// candidate; it gives its vote to others in either case.
+    pub(crate) fn tick(&mut self, may_campaign: bool) {
+        if !may_campaign && !self.is_leader() {
+            // Up to the election timeout raft takes a leader for alive, and withholds votes; it
+            // campaigns at the random one, which is no shorter.
+            let longest = 2 * self.election_ticks - 1;
+            self.raw.raft.set_randomized_election_timeout(longest);
+            let elapsed = &mut self.raw.raft.election_elapsed;
+            *elapsed = (*elapsed).min(self.election_ticks - 1);
+        }
         self.raw.tick();
         self.set_election_timeout();
     }
@@ -220,6 +230,18 @@ impl Consensus {
         // Lent for these sends only: kept, the entries for one slow follower would stay in memory
         // as long as the region rests.
         self.raw.mut_store().lend(vec![]);
+    }
+
+    /// Has raft take the next snapshot whether or not its log has as much. Raft forgets it with the
+    /// snapshot, or with the term.
+    ///
+    /// # Panics
+    ///
+    /// If the snapshot, of entry `index`, does not reach up to the end of the log: entries that were
+    /// acknowledged would go.
+    pub(crate) fn want_snapshot(&mut self, index: Index) {
+        assert!(index >= self.last(), "a snapshot of {index} ends below {}", self.last());
+        self.raw.raft.pending_request_snapshot = index.0;
     }
 
     /// Whether raft has taken a snapshot that was not installed.

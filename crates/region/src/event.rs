@@ -95,6 +95,16 @@ pub enum Event {
         /// The digest; none if it was given up.
         digest: Option<u64>,
     },
+    /// Rows of a replica are lost here, by a damaged page. Dropped if the replica has ended.
+    Damaged {
+        /// The region.
+        region: RegionId,
+        /// The replica.
+        peer: PeerId,
+        /// The last of the entries that were handed out and that are not applied for it. Arrives in
+        /// the order of [`Event::Applied`].
+        skipped: Option<Index>,
+    },
     /// Entries up to `index` are visible to reads. Arrives in order.
     Applied {
         /// The region.
@@ -225,6 +235,7 @@ impl Event {
             | Self::ChangeMembership { region, .. }
             | Self::CompareReplicas { region, .. }
             | Self::Digested { region, .. }
+            | Self::Damaged { region, .. }
             | Self::Ended { region, .. }
             | Self::Campaign { region } => *region,
             Self::Admitted(envelope)
@@ -241,6 +252,7 @@ impl Event {
         match self {
             Self::Fetched { peer, .. }
             | Self::FetchFailed { peer, .. }
+            | Self::Damaged { peer, .. }
             | Self::Digested { peer, .. } => Some(*peer),
             Self::SnapshotBegun { from, .. } | Self::SnapshotSent { from, .. } => Some(*from),
             _ => None,

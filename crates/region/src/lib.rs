@@ -41,6 +41,7 @@ mod config;
 mod consensus;
 mod consistency_check;
 mod convert;
+mod damage;
 mod descriptor;
 mod digest_comparison;
 mod disk_usage;

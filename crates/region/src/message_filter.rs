@@ -48,6 +48,8 @@ pub(crate) enum Refusal {
     Lagging,
     /// The disk has no room for entries.
     DiskFull,
+    /// The replica is damaged, and waits for a snapshot.
+    Damaged,
     /// A snapshot is being installed, or waits for it.
     Installing,
     /// The replica ends.
@@ -66,6 +68,7 @@ impl Refusal {
             Self::Stale => &mut dropped.stale,
             Self::Lagging => &mut dropped.lagging,
             Self::DiskFull => &mut dropped.disk_full,
+            Self::Damaged => &mut dropped.damaged,
             Self::Installing => &mut dropped.installing,
             Self::Ending => &mut dropped.ending,
         };

@@ -25,6 +25,8 @@ pub struct RecoveredReplica {
     pub last: Index,
     /// Every entry above `applied`.
     pub tail: Vec<LogEntry>,
+    /// Whether rows of it are lost here.
+    pub is_damaged: bool,
 }
 
 /// The entry that the log of a region made by a split begins behind, and its term. Every replica
@@ -71,7 +73,17 @@ impl UnbornReplica {
         let Self { region, peer, parent: _, hard_state, terms, last, tail } = self;
         assert_eq!(region, descriptor.id, "another region than the log's");
         let (applied, truncated) = ((SPLIT_INDEX, SPLIT_TERM), (SPLIT_INDEX, SPLIT_TERM));
-        RecoveredReplica { descriptor, peer, hard_state, applied, truncated, terms, last, tail }
+        RecoveredReplica {
+            descriptor,
+            peer,
+            hard_state,
+            applied,
+            truncated,
+            terms,
+            last,
+            tail,
+            is_damaged: false,
+        }
     }
 }
 
@@ -105,6 +117,7 @@ impl RecoveredReplica {
             terms: vec![],
             last: begin.0,
             tail: vec![],
+            is_damaged: false,
         }
     }
 

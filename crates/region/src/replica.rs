@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::consensus::Consensus;
 use crate::consistency_check::ConsistencyCheck;
 use crate::convert;
+use crate::damage::ReplicaDamage;
 use crate::descriptor::{Descriptor, Peer, RegionSize};
 use crate::effects::{ApplyTask, Committed, ReadGrant, ReplicaBirth, RoleChange};
 use crate::entry::LogEntry;
@@ -37,6 +38,7 @@ use crate::status::Role;
 use crate::step_context::StepContext;
 
 mod consistency;
+mod damage;
 mod disks;
 mod ending;
 mod log_gc;
@@ -63,6 +65,7 @@ pub(crate) struct Replica {
     transfer: LeaderTransfer,
     membership: MembershipState,
     consistency: ConsistencyCheck,
+    damage: ReplicaDamage,
     output: StepOutput,
     reported: Reported,
 }
@@ -111,6 +114,7 @@ impl Replica {
             transfer: LeaderTransfer::default(),
             membership: MembershipState::default(),
             consistency: ConsistencyCheck::default(),
+            damage: ReplicaDamage::new(found.is_damaged),
             output: StepOutput::default(),
             reported: Reported {
                 role: (term, None),
@@ -147,7 +151,7 @@ impl Replica {
         self.promise.tick();
         // Raft's own election timer needs no look at the promise: the same message of the leader
         // sets both anew, and the timer is never the shorter one.
-        self.consensus.tick();
+        self.consensus.tick(!self.damage.is_damaged());
         self.compactor.tick();
         let leader = self.leader();
         self.read_path.tick(leader, &mut self.consensus, step);
@@ -155,6 +159,7 @@ impl Replica {
         self.leave_full_disk(step);
         self.tick_membership(step);
         self.tick_consistency(step);
+        self.tick_damage(step);
     }
 
     /// Whether a tick alone leaves nothing to be finished: it follows, and has nothing to say, to
@@ -170,13 +175,15 @@ impl Replica {
             && !self.install.is_staged()
             && !self.is_installing()
             && !self.is_ending()
+            && !self.damage.is_damaged()
     }
 
     /// Tries to become leader, unless another leader may count on this replica.
     pub(crate) fn campaign(&mut self) {
         // A leader may serve reads under a lease that rests on the promise. Raft would let a
         // replica without a vote campaign.
-        if !self.promise.binds() && !self.is_installing() && self.consensus.is_voter() {
+        let may_lead = !self.is_installing() && !self.damage.is_damaged();
+        if !self.promise.binds() && may_lead && self.consensus.is_voter() {
             self.consensus.campaign();
         }
     }
@@ -191,6 +198,7 @@ impl Replica {
     ) {
         let (version, bytes) = (self.descriptor.epoch.version, command.len());
         let admitted = epoch::check(precondition, &self.standing(), true)
+            .and_then(|()| self.check_damage())
             .and_then(|()| self.check_room(precondition, step))
             .and_then(|()| self.proposals.admit(ticket, version, command, step.config));
         match admitted {
@@ -209,7 +217,8 @@ impl Replica {
     ) {
         // The rows are about to be those of the snapshot, whose descriptor is not here yet.
         let leader_only = !follower || self.is_installing();
-        match epoch::check(precondition, &self.standing(), leader_only) {
+        let checked = epoch::check(precondition, &self.standing(), leader_only);
+        match checked.and_then(|()| self.check_damage()) {
             Ok(()) => {
                 self.split_policy.note_request(precondition.span.as_ref(), 0);
                 self.read_path.admit(ticket, follower, &self.consensus, step);

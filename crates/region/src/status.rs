@@ -87,6 +87,8 @@ flotilla_base::metrics! { "raft",
         pub held_votes: u64 => Counter(None),
         /// Snapshots that leaders here have sent.
         pub snapshots_sent: u64 => Counter(None),
+        /// Requests of damaged replicas here for snapshots.
+        pub snapshots_requested: u64 => Counter(None),
         /// Snapshots that were installed in replicas here.
         pub snapshots_installed: u64 => Counter(None),
         /// Replicas without data that messages have made here.
@@ -126,6 +128,8 @@ flotilla_base::metrics! { "raft_dropped",
         pub lagging: u64 => Counter(None),
         /// Messages with entries while the disk has no room for them.
         pub disk_full: u64 => Counter(None),
+        /// Messages to damaged replicas that wait for a snapshot.
+        pub damaged: u64 => Counter(None),
         /// Messages to replicas that end.
         pub ending: u64 => Counter(None),
         /// Messages to replicas that install a snapshot.

@@ -27,12 +27,15 @@ use crate::request::{ClientReply, ClientRequest, RequestBody};
 use crate::task::{Outbox, Task};
 use crate::terms::{self, SyncedTerms};
 
+mod damage;
 mod digests;
 mod held_views;
 mod installs;
 mod long_scans;
 mod reads;
 
+pub(crate) use damage::is_damage;
+use damage::refuse_if_damaged;
 use held_views::HeldViews;
 pub(crate) use installs::{InstallArrow, RowWork};
 use long_scans::{LongScans, ScanStep};
@@ -364,7 +367,9 @@ impl Executor {
             Event::Applied { region, index, changes: changes.clone(), size }
         };
         self.note_comparisons(&applied.replicas, now, out);
-        let done = applied.replicas.iter().map(event).collect();
+        let mut done: Vec<_> = applied.replicas.iter().map(event).collect();
+        done.extend(applied.damaged.into_iter().map(damage::found));
+        done.extend(self.skip(applied.skipped, out));
         notify_core(&mut self.apply, &mut self.rng, self.delays, now, done, out);
         Ok(ChangedRows { applied: applied.replicas, ..ChangedRows::default() })
     }
@@ -417,7 +422,23 @@ impl Executor {
     }
 
     /// Takes a snapshot for a granted read and answers it.
+    ///
+    /// # Errors
+    ///
+    /// The rows cannot be read.
     pub(crate) fn read(
+        &mut self,
+        grant: ReadGrant,
+        request: &ClientRequest,
+        wall_ms: u64,
+        out: &mut Outbox,
+    ) -> Result<(), ReadError> {
+        let ticket = grant.ticket;
+        let read = self.try_read(grant, request, wall_ms, out);
+        refuse_if_damaged(ticket, read, out)
+    }
+
+    fn try_read(
         &mut self,
         grant: ReadGrant,
         request: &ClientRequest,
@@ -470,7 +491,8 @@ impl Executor {
     /// Reads the next part of a long scan.
     pub(crate) fn scan_on(&mut self, ticket: Ticket, out: &mut Outbox) -> Result<(), ReadError> {
         let (written, spills) = (self.spill_written_bytes(), &mut self.coverage.pages.spills);
-        match self.long_scans.read_part(ticket, written, spills)? {
+        let read = self.long_scans.read_part(ticket, written, spills);
+        match refuse_if_damaged(ticket, read, out)? {
             ScanStep::More => self.plan_scan(ticket, out),
             ScanStep::Done(reply) => out.replies.push((ticket, reply)),
             ScanStep::Read(reply, region) => expiry::reply(ticket, reply, &region, out),

@@ -96,7 +96,14 @@ impl DigestJobs {
         assert!(state.job.is_none(), "a digest is left behind, and nothing runs");
         let DigestRequest { region, index, .. } = request;
         let view = StoreSnapshot::new(pages.read());
-        let (applied, digester) = RegionDigester::open(&view, region)?;
+        let (applied, digester) = match RegionDigester::open(&view, region) {
+            // Since the entry was applied.
+            Err(ReadError::Damaged) => {
+                state.report(request, None);
+                return Ok(());
+            }
+            opened => opened?,
+        };
         assert_eq!(applied, index, "region {region}: a digest of another state than was asked for");
         state.job = Some(Box::new(DigestJob { request, digester }));
         state.running = Some(request);
@@ -104,7 +111,7 @@ impl DigestJobs {
     }
 
     /// Does the next part.
-    pub(crate) fn step(&self, bytes_max: u64) -> Result<DigestStep, ReadError> {
+    pub(crate) fn step(&self, bytes_max: u64) -> Result<DigestStep, (RegionId, ReadError)> {
         let mut state = self.state.lock();
         if let Some(report) = state.reports.pop_front() {
             return Ok(DigestStep::Done { report, bytes: 0 });
@@ -129,7 +136,7 @@ impl DigestJobs {
             Err(error) => {
                 state.running = None;
                 state.report(job.request, None);
-                return Err(error);
+                return Err((job.request.region, error));
             }
         };
         state.running = None;

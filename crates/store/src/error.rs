@@ -118,6 +118,9 @@ pub enum ReadError {
         /// The bound that was given.
         bytes_max: u64,
     },
+    /// Rows of the region are lost here, until another replica has sent all of them again.
+    #[error("the replica is damaged, and is built anew from another one")]
+    Damaged,
     /// The page store failed. Reads may be tried again.
     #[error("pages: {0}")]
     Pages(#[from] flotilla_pagestore::Error),

@@ -29,6 +29,7 @@ mod check;
 mod checkpoint;
 mod cluster_copies;
 mod config;
+mod damage;
 mod data_range;
 mod digest;
 mod digest_job;
@@ -58,10 +59,11 @@ mod store_log;
 #[cfg(test)]
 mod tests;
 
-pub use apply::{Applied, AppliedReplica, ApplyOutcome, ApplyReject};
+pub use apply::{Applied, AppliedReplica, ApplyOutcome, ApplyReject, SkippedEntries};
 pub use check::StoreCheckReport;
 pub use checkpoint::{CheckpointReport, CheckpointedReplica};
 pub use config::Config;
+pub use damage::{DamagedReplica, Quarantine};
 pub use digest::DIGEST_VERSION;
 pub use digest_job::{DigestReport, DigestStep};
 pub use directory::{StartSeed, StoreDirectory};

@@ -301,6 +301,7 @@ fn replica(
         terms: vec![],
         last: applied.0,
         tail: vec![],
+        is_damaged: state.is_damaged,
     };
     let continuity =
         group.as_ref().map_or(Ok(LogContinuity::Empty), |group| continuity(group, applied));

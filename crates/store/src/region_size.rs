@@ -52,9 +52,12 @@ impl SizeChecks {
             let region = view.region(replica.region, None);
             replica.size = match region.and_then(|region| region.size()) {
                 Ok(size) => Some(size),
-                // The entries are applied: a page that the disk cannot read now must not end the
-                // store for a size. It is looked at again after as many bytes.
-                Err(ReadError::Pages(PagesError::Io(_))) => None,
+                // The entries are applied: a page that the disk cannot read now, or that is damaged,
+                // must not end the store for a size. It is looked at again after as many bytes.
+                Err(
+                    ReadError::Pages(PagesError::Io(_) | PagesError::Corrupt { .. })
+                    | ReadError::Damaged,
+                ) => None,
                 Err(error) => return Err(read_failed(replica.region, error)),
             };
         }

@@ -54,6 +54,8 @@ pub(crate) const BIRTH_KEY: &[u8] = b"b";
 const FORMAT: u8 = 1;
 /// The first byte of an apply row with a watermark.
 const FORMAT_WITH_WATERMARK: u8 = 2;
+/// The first byte of an apply row with a watermark, of a damaged replica.
+const FORMAT_DAMAGED: u8 = 3;
 /// The first byte of a data row: its flags.
 const NO_FLAGS: u8 = 0;
 /// The flag of a row with the time at which it expires.
@@ -77,15 +79,23 @@ pub(crate) struct ApplyState {
     pub(crate) term: Term,
     /// The latest time that an entry has named for what expires; 0 before there is one.
     pub(crate) watermark_ms: u64,
+    /// Whether rows of the region are lost here: nothing is served from them, and no entry applied.
+    pub(crate) is_damaged: bool,
     /// The hard state when the last cut was made. The log may hold a newer one.
     pub(crate) hard_state: HardState,
 }
 
 impl ApplyState {
     /// Regions in which nothing has expired have the row that they had in versions without expiry.
+    /// A version that knows no damaged replicas refuses the row of one.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let has_watermark = self.watermark_ms > 0;
-        let mut out = vec![if has_watermark { FORMAT_WITH_WATERMARK } else { FORMAT }];
+        let format = match (self.is_damaged, self.watermark_ms) {
+            (true, _) => FORMAT_DAMAGED,
+            (false, 0) => FORMAT,
+            (false, _) => FORMAT_WITH_WATERMARK,
+        };
+        let has_watermark = format != FORMAT;
+        let mut out = vec![format];
         out.extend_from_slice(&self.applied.0.to_le_bytes());
         out.extend_from_slice(&self.term.0.to_le_bytes());
         if has_watermark {
@@ -100,7 +110,7 @@ impl ApplyState {
         let bad = || MalformedRow(format!("the apply row of region {region} is malformed"));
         let head_bytes = match row.first() {
             Some(&FORMAT) => APPLY_HEAD_BYTES,
-            Some(&FORMAT_WITH_WATERMARK) => APPLY_HEAD_BYTES + TIME_BYTES,
+            Some(&(FORMAT_WITH_WATERMARK | FORMAT_DAMAGED)) => APPLY_HEAD_BYTES + TIME_BYTES,
             _ => return Err(bad()),
         };
         let (head, hard_state) = row.split_at_checked(head_bytes).ok_or_else(bad)?;
@@ -109,7 +119,8 @@ impl ApplyState {
         let watermark_ms =
             if head_bytes > APPLY_HEAD_BYTES { number(head, APPLY_HEAD_BYTES) } else { 0 };
         let (applied, term) = (Index(number(head, 1)), Term(number(head, 9)));
-        Ok(Self { applied, term, watermark_ms, hard_state })
+        let is_damaged = head[0] == FORMAT_DAMAGED;
+        Ok(Self { applied, term, watermark_ms, is_damaged, hard_state })
     }
 }
 
@@ -497,7 +508,14 @@ mod tests {
         assert_eq!(store_of_run_key(LOG_SETTINGS_KEY), None);
 
         let hard_state = HardState { term: Term(6), vote: Some(PeerId(101)), commit: Index(9) };
-        let state = ApplyState { applied: Index(8), term: Term(5), watermark_ms: 0, hard_state };
+        let is_damaged = false;
+        let state = ApplyState {
+            applied: Index(8),
+            term: Term(5),
+            watermark_ms: 0,
+            is_damaged,
+            hard_state,
+        };
         let bytes = state.encode();
         assert_eq!(bytes[..17], [1, 8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[17..], hard_state.encode()[..]);

@@ -22,6 +22,8 @@ use crate::schema::{
 #[derive(Clone)]
 pub struct StoreSnapshot {
     snapshot: Snapshot,
+    /// Whether a replica may be damaged: then each read of a region looks.
+    may_be_damaged: bool,
 }
 
 impl fmt::Debug for StoreSnapshot {
@@ -32,7 +34,12 @@ impl fmt::Debug for StoreSnapshot {
 
 impl StoreSnapshot {
     pub(crate) fn new(snapshot: Snapshot) -> Self {
-        Self { snapshot }
+        Self::with_damage(snapshot, true)
+    }
+
+    /// `may_be_damaged`: whether a replica may be.
+    pub(crate) fn with_damage(snapshot: Snapshot, may_be_damaged: bool) -> Self {
+        Self { snapshot, may_be_damaged }
     }
 
     /// One region, if its range still has the version under which the read was admitted; `None`
@@ -40,13 +47,17 @@ impl StoreSnapshot {
     ///
     /// # Errors
     ///
-    /// [`ReadError::RegionNotFound`] and [`ReadError::EpochNotMatch`], or the page store failed.
+    /// [`ReadError::RegionNotFound`], [`ReadError::EpochNotMatch`] and [`ReadError::Damaged`], or
+    /// the page store failed.
     pub fn region(&self, id: RegionId, version: Option<u64>) -> Result<RegionSnapshot, ReadError> {
         let regions = self.snapshot.tree(REGION)?.ok_or(ReadError::RegionNotFound)?;
         let row = regions.get(&schema::region_key(id))?.ok_or(ReadError::RegionNotFound)?;
         let descriptor = schema::decode_descriptor(id, &row)?;
         if version.is_some_and(|version| version != descriptor.epoch.version) {
             return Err(ReadError::EpochNotMatch(Box::new(descriptor)));
+        }
+        if self.may_be_damaged && self.state(id).map_err(unreadable)?.is_damaged {
+            return Err(ReadError::Damaged);
         }
         let trees = &schema::trees_of(descriptor.space)[0];
         let rows = self.snapshot.tree(trees.rows)?;
@@ -143,6 +154,14 @@ impl StoreSnapshot {
             states.push((region, ApplyState::decode(region, Some(row))?));
         }
         Ok(states)
+    }
+}
+
+/// The error of a reader whose row could not be read.
+fn unreadable(error: Error) -> ReadError {
+    match error {
+        Error::Pages(error) => error.into(),
+        error => ReadError::Corrupt(error.to_string()),
     }
 }
 
@@ -291,11 +310,7 @@ impl RegionSnapshot {
     }
 
     fn watermark_ms(&self) -> Result<u64, ReadError> {
-        match self.view.state(self.descriptor.id) {
-            Ok(state) => Ok(state.watermark_ms),
-            Err(Error::Pages(error)) => Err(error.into()),
-            Err(error) => Err(ReadError::Corrupt(error.to_string())),
-        }
+        Ok(self.view.state(self.descriptor.id).map_err(unreadable)?.watermark_ms)
     }
 
     fn check_key(&self, key: &[u8]) -> Result<(), ReadError> {

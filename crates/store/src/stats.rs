@@ -36,6 +36,10 @@ flotilla_base::metrics! { "store",
         pub comparisons_differing: u64 => Counter(None),
         /// Regions here whose replicas differ, by the last comparison that could tell.
         pub inconsistent_regions: u64 => Gauge(None),
+        /// Pages that were found damaged and were taken out of the trees.
+        pub damaged_pages: u64 => Counter(None),
+        /// Replicas that have lost rows by damaged pages, and wait for a snapshot.
+        pub damaged_replicas: u64 => Gauge(None),
         /// Bytes of rows that were read for comparisons.
         pub digested_bytes: u64 => Counter(Bytes),
         /// Bytes of log entries that were read again to find damage.
@@ -54,6 +58,7 @@ pub(crate) struct StoreCounters {
     pub(crate) replicas_ended: Counter,
     pub(crate) comparisons: ComparisonCounters,
     pub(crate) log_reads_failed: Counter,
+    pub(crate) damaged_pages: Counter,
 }
 
 /// Counts of comparisons of replicas.

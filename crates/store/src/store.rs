@@ -11,7 +11,9 @@ use bytes::Bytes;
 use flotilla_identity::{
     ClusterSettings, MemberId, PeerWrite, RunHistory, StoreIdentity, StoreRegistry,
 };
-use flotilla_pagestore::{DirtyLimits, MaintenanceAction, Options as PageOptions, PageStore};
+use flotilla_pagestore::{
+    DirtyLimits, Error as PagesError, MaintenanceAction, Options as PageOptions, PageStore,
+};
 use flotilla_raftlog::{Commit, Error as LogError, LogMaintenance, PurgeReport, RecoveryReport};
 use flotilla_region::{
     ApplyTask, Compaction, Descriptor, EndTask, Envelope, InstallTask, LogEntry, LogFetch,
@@ -22,6 +24,7 @@ use flotilla_region::{
 use crate::apply::{self, Applied, AppliedReplica, DigestCut};
 use crate::checkpoint::{CheckpointReport, CheckpointState};
 use crate::config::Config;
+use crate::damage::{self, DamagedReplicas, Quarantine};
 use crate::digest_job::{DigestJobs, DigestRequest, DigestStep};
 use crate::directory::StoreDirectory;
 use crate::end::{self, Ended};
@@ -57,6 +60,7 @@ pub struct Store {
     sizes: SizeChecks,
     digests: DigestJobs,
     inconsistent: InconsistentRegions,
+    damaged: DamagedReplicas,
     maintenance: MaintenanceCounters,
     log_scrub: LogScrub,
     counters: StoreCounters,
@@ -92,6 +96,8 @@ impl Store {
         let digests = DigestJobs::new(config.pages.old_version_disk_bytes);
         let inconsistent = StoreSnapshot::new(pages.read()).inconsistent()?;
         let inconsistent = InconsistentRegions::new(inconsistent);
+        let damaged = recovered.replicas.iter().filter(|found| found.is_damaged);
+        let damaged = DamagedReplicas::new(damaged.map(|found| found.descriptor.id).collect());
         let (maintenance, counters) = (MaintenanceCounters::default(), StoreCounters::default());
         let store = Self {
             identity,
@@ -106,6 +112,7 @@ impl Store {
             sizes: SizeChecks::default(),
             digests,
             inconsistent,
+            damaged,
             maintenance,
             log_scrub: LogScrub::default(),
             counters,
@@ -280,8 +287,7 @@ impl Store {
     }
 
     fn apply_at_once(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {
-        let mut applied =
-            apply::apply(&self.pages, &self.log, &self.ranges, self.identity.store, tasks)?;
+        let mut applied = self.apply_undamaged(tasks)?;
         self.sizes
             .note_applied(&mut applied.replicas, self.config.size_check_bytes, || self.read())?;
         self.checkpoints.note_applied(self.identity.store, &applied.replicas);
@@ -294,10 +300,51 @@ impl Store {
         Ok(applied)
     }
 
+    /// Applies, and takes out the damaged pages that are in the way.
+    fn apply_undamaged(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {
+        let mut damaged = vec![];
+        loop {
+            let (mut at, store) = (None, self.identity.store);
+            match apply::apply(&self.pages, &self.log, &self.ranges, store, tasks, &mut at) {
+                Err(Error::Pages(error @ PagesError::Corrupt { page, .. })) => {
+                    let found = self.quarantine(page, at)?;
+                    if !found.was_found {
+                        return Err(error.into());
+                    }
+                    damaged.extend(found.replicas);
+                }
+                applied => return Ok(Applied { damaged, ..applied? }),
+            }
+        }
+    }
+
+    /// A page was found damaged, as [`Error::Pages`] or [`ReadError::Pages`] names it: while `of`
+    /// was read, or by maintenance. Takes it out of its tree and marks the replicas that have lost
+    /// rows: from then on they serve nothing and apply nothing. Their shards are to hear of it, and
+    /// a snapshot of another replica mends them ([`Store::install`]). The marks are durable with the
+    /// next checkpoint; before that a crash brings the damaged page back.
+    ///
+    /// Reads all branches of the trees; and all rows of the region, or of all, if a long value is
+    /// damaged. Appliers wait meanwhile for the former.
+    ///
+    /// # Errors
+    ///
+    /// The page is one that the whole store needs, or the only replica of a region is damaged:
+    /// then the store cannot go on.
+    pub fn quarantine(&self, page: u64, of: Option<RegionId>) -> Result<Quarantine, Error> {
+        let store = self.identity.store;
+        let found = damage::quarantine(&self.pages, &self.damaged, store, page, of)?;
+        self.counters.damaged_pages.add(u64::from(found.was_found));
+        found.replicas.iter().for_each(|replica| self.sizes.forget(replica.region));
+        Ok(found)
+    }
+
     /// Everything as it is now. Never waits.
     #[must_use]
     pub fn read(&self) -> StoreSnapshot {
-        StoreSnapshot::new(self.pages.read())
+        let view = self.pages.read();
+        // Behind the view: a mark that it has was told of before.
+        StoreSnapshot::with_damage(view, self.damaged.were_some())
     }
 
     /// Whether a replica may be made for a message of a region that is not here: it has not ended
@@ -393,6 +440,7 @@ impl Store {
             snapshot::install(&self.pages, &self.log, &self.ranges, store, staged, task)?;
         self.checkpoints.note_installed(&installed, task.stage);
         self.sizes.forget(installed.region);
+        self.damaged.forget(installed.region);
         self.counters.snapshots_installed.add(1);
         Ok(installed)
     }
@@ -418,6 +466,7 @@ impl Store {
         if ended.region.is_some() {
             self.sizes.forget(task.region);
             self.inconsistent.forget(task.region);
+            self.damaged.forget(task.region);
         }
         self.counters.replicas_ended.add(ended.replicas.len() as u64);
         Ok(ended)
@@ -566,8 +615,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// The page store failed, or a row cannot be read. The digest is given up then.
-    pub fn compute_digest(&self, bytes_max: u64) -> Result<DigestStep, ReadError> {
+    /// The page store failed, or a row of this region cannot be read. The digest is given up then.
+    pub fn compute_digest(&self, bytes_max: u64) -> Result<DigestStep, (RegionId, ReadError)> {
         let step = self.digests.step(bytes_max)?;
         if let DigestStep::More { bytes } | DigestStep::Done { bytes, .. } = step {
             self.counters.comparisons.bytes.add(bytes);

@@ -1,14 +1,17 @@
 //! The handles that all threads and tasks of a node share, and how they are halted.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flotilla_store::Store;
+use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::driver::comparisons::Comparisons;
 use crate::driver::disk_view::DiskView;
 use crate::driver::joint_changes::JointChanges;
 use crate::driver::latencies::Latencies;
+use crate::driver::page_damage::PageDamage;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::split_wishes::SplitWishes;
@@ -19,6 +22,7 @@ use crate::driver::workers::log_reader::LookupTask;
 use crate::driver::workers::log_writer::LogTask;
 use crate::driver::workers::work_queue::WorkQueue;
 use crate::drop_notify::DropNotify;
+use crate::failure::NodeFailure;
 
 /// Handles on everything that is shared. Cheap to clone.
 #[derive(Clone)]
@@ -33,6 +37,8 @@ pub(crate) struct NodeContext {
     pub(crate) clock: Clock,
     pub(crate) latencies: Arc<Latencies>,
     pub(crate) disks: Arc<DiskView>,
+    /// The damaged pages that are being taken out.
+    pub(crate) damaged_pages: Arc<Mutex<BTreeSet<u64>>>,
 }
 
 /// The work queue of each worker.
@@ -60,6 +66,17 @@ impl WorkQueues {
 }
 
 impl NodeContext {
+    /// What is done about damaged pages.
+    pub(crate) fn page_damage(&self, failure: &NodeFailure) -> PageDamage {
+        PageDamage {
+            store: Arc::clone(&self.store),
+            mailboxes: self.mailboxes.clone(),
+            signal: Arc::clone(&self.queues.checkpoint_signal),
+            failure: failure.clone(),
+            under_way: Arc::clone(&self.damaged_pages),
+        }
+    }
+
     /// Counts the requests of clients to this store, and the entries that it has applied for them:
     /// followers serve as well.
     pub(crate) fn served_count(&self) -> Arc<dyn Fn() -> u64 + Send + Sync> {

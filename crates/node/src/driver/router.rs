@@ -22,7 +22,7 @@ use flotilla_identity::MemberId;
 use flotilla_region::{
     Descriptor, Event, Index, Peer, RegionId, Reject, RequestPrecondition, Space, Term, Ticket,
 };
-use flotilla_store::{ApplyOutcome, ReadError, Store, StoreSnapshot};
+use flotilla_store::{ApplyOutcome, PagesError, ReadError, Store, StoreSnapshot};
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
@@ -398,9 +398,30 @@ impl Router {
         self.shared.failure.report(reason);
     }
 
+    /// Handles the error of a read of `region` at a view: counts and logs it, and sees to a damaged
+    /// page. What makes no sense behind a valid checksum ends the node: a defect has written it.
+    pub(crate) fn read_failed(&self, region: RegionId, error: &ReadError) {
+        match error {
+            ReadError::Pages(PagesError::SnapshotTooOld { .. })
+            | ReadError::SnapshotTooOld
+            | ReadError::Damaged
+            | ReadError::RegionNotFound
+            | ReadError::NothingApplied => {}
+            ReadError::Pages(_) => {
+                self.note_failed_read(region, error);
+                self.shared.context.page_damage(&self.shared.failure).read_failed(region, error);
+            }
+            ReadError::Corrupt(_) => {
+                self.note_failed_read(region, error);
+                self.fail(&format!("region {region} cannot be read: {error}"));
+            }
+            _ => {}
+        }
+    }
+
     /// Counts a read that was granted and could not be carried out, and logs it: at once, but then
     /// not again for ten seconds, because a disk may refuse every read.
-    pub(crate) fn note_failed_read(&self, region: RegionId, error: &ReadError) {
+    fn note_failed_read(&self, region: RegionId, error: &ReadError) {
         let failed = self.shared.counts.reads_failed.fetch_add(1, Ordering::Relaxed) + 1;
         let mut logged = self.shared.failed_read_logged.lock();
         if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {

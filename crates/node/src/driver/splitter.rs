@@ -19,6 +19,7 @@ pub(crate) async fn run(router: Router, wishes: Arc<SplitWishes>) {
             Ok(None) => continue,
             Err(error) => {
                 tracing::warn!(%region, "no keys to split at: {error}");
+                router.read_failed(region, &error);
                 continue;
             }
         };

@@ -120,8 +120,10 @@ impl NodeThreads {
             mailboxes: mailboxes.clone(),
             failure: failure.clone(),
         };
+        let damage = self.context.page_damage(failure);
         let checkpointer = Checkpointer {
             store,
+            damage,
             signal: queues.checkpoint_signal,
             mailboxes,
             latencies,

@@ -225,21 +225,16 @@ impl RegionRead {
         self.parts.blocking_send(Ok(to_response(part))).map_err(|_| ReadEnd::Gone)
     }
 
-    /// As for any read: after one page that is not what was written, others cannot be trusted.
     fn failed(&self, region: RegionId, error: ReadError) -> ReadEnd {
         let is_passing = matches!(
             error,
             ReadError::SnapshotTooOld
                 | ReadError::RegionNotFound
+                | ReadError::Damaged
                 | ReadError::NothingApplied
                 | ReadError::Pages(PagesError::SnapshotTooOld { .. })
         );
-        if !is_passing {
-            self.router.note_failed_read(region, &error);
-        }
-        if matches!(error, ReadError::Corrupt(_) | ReadError::Pages(PagesError::Corrupt { .. })) {
-            self.router.fail(&format!("region {region} cannot be read: {error}"));
-        }
+        self.router.read_failed(region, &error);
         ReadEnd::Refused(refused(format!("region {region}: {error}"), is_passing))
     }
 }

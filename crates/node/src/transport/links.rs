@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use flotilla_dispatch::StreamKind;
 use flotilla_region::{Envelope, Event, Notice, SnapshotSend, StoreId};
-use flotilla_store::Store;
 use parking_lot::RwLock;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
@@ -17,9 +16,9 @@ use super::peer_stream::PeerStream;
 use super::send_queue::SendQueue;
 use super::snapshots::{ByteRate, SnapshotSender};
 use crate::driver::disk_view::DiskView;
+use crate::driver::page_damage::PageDamage;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::shard_thread::MessageSink;
-use crate::drop_notify::DropNotify;
 use crate::membership::Membership;
 
 /// The queues to one other store.
@@ -150,10 +149,10 @@ pub(crate) struct PeerTransport {
 
 impl PeerTransport {
     /// Queues to all stores but this one, with their streams, and to those that join later, by a
-    /// task started on `tasks`; and one that sends the snapshots of `store`.
+    /// task started on `tasks`; and one that sends the store's snapshots.
     pub(crate) fn start(
         membership: &Membership,
-        store: &Arc<DropNotify<Store>>,
+        damage: PageDamage,
         limits: TransportLimits,
         mailboxes: &Mailboxes,
         disks: &Arc<DiskView>,
@@ -164,7 +163,7 @@ impl PeerTransport {
         let (snapshots, wanted) = mpsc::unbounded_channel();
         let sender = SnapshotSender::new(
             membership.clone(),
-            Arc::clone(store),
+            damage,
             mailboxes.clone(),
             Arc::clone(&counts),
             snapshot_rate,
@@ -294,8 +293,9 @@ mod tests {
         let limits = TransportLimits { queue_bytes_max: 1 << 20, snapshot_rate };
         let mut tasks = JoinSet::new();
         let disks = test_store::disks(&mailboxes);
+        let damage = test_store::damage(&store, &mailboxes);
         let transport =
-            PeerTransport::start(&membership, &store, limits, &mailboxes, &disks, &mut tasks);
+            PeerTransport::start(&membership, damage, limits, &mailboxes, &disks, &mut tasks);
         let is_open = || transport.table.links.read().contains_key(&StoreId(2));
         assert!(is_open());
         assert_eq!(transport.send_notice(notice(NoticeKind::End)), None, "it may answer");

@@ -4,6 +4,7 @@ mod background;
 mod beside;
 mod crash;
 mod defragment;
+mod drop_pages;
 mod fill;
 mod forged;
 mod ingest;

@@ -20,6 +20,7 @@ mod restore;
 mod stream;
 mod walk;
 
+pub use crate::tree::LostKeys;
 pub use backup::{BackupIndex, BackupReport};
 pub use check::FileCheckReport;
 pub use compact::CompactReport;
@@ -27,7 +28,7 @@ pub use dump::{CellContent, CellDump, DumpEntry, EntryValue, PageDump};
 pub use file::PageFile;
 pub use info::{FileInfo, MetaInfo, RedoInfo, TreeInfo};
 pub use map::{MapRun, SpaceMap, UnitOwner};
-pub use problem::{FilePart, FileProblem, LostKeys};
+pub use problem::{FilePart, FileProblem};
 pub use repair::{RepairReport, repair};
 pub use restore::{RestoreReport, restore};
 pub use walk::ScanProgress;

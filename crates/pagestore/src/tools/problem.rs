@@ -1,6 +1,7 @@
 //! Problems of a file: the page, its owner, and the keys that are lost.
 
 use crate::error::Error;
+use crate::tree::LostKeys;
 
 /// Problems that are named; the others are counted.
 const PROBLEMS_MAX: usize = 1000;
@@ -34,17 +35,6 @@ impl std::fmt::Display for FilePart {
             FilePart::DeferredFree => "trash",
         })
     }
-}
-
-/// Keys that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LostKeys {
-    /// They are not less than this, if there is a bound.
-    pub start: Option<Vec<u8>>,
-    /// They are less than this, if there is a bound.
-    pub end: Option<Vec<u8>>,
-    /// How many there are.
-    pub count: u64,
 }
 
 /// A problem: bytes that are not as they were written.

@@ -9,7 +9,7 @@ use flotilla_vfs::FileSystem;
 use super::compact::finish;
 use super::copy::{self, NewFile};
 use super::file::PageFile;
-use super::problem::{FilePart, FileProblem, LostKeys};
+use super::problem::{FilePart, FileProblem};
 use super::walk::{FileWalk, ScanProgress, Visit};
 use crate::error::{Error, Result};
 use crate::page::keys::joined;
@@ -19,6 +19,7 @@ use crate::page::slotted::SlottedPage;
 use crate::page::unit_set::UnitSet;
 use crate::page::{self, Frame, PAGE_UNITS_MAX, PageRef, Span, UNIT_BYTES};
 use crate::store::PageStore;
+use crate::tree::LostKeys;
 
 /// Report of [`PageFile::repair`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

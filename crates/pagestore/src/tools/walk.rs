@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 
 use super::file::PageFile;
-use super::problem::{FilePart, FileProblem, FileProblems, LostKeys, reason};
+use super::problem::{FilePart, FileProblem, FileProblems, reason};
 use crate::check::{self, Bounds};
 use crate::error::{Error, Result};
 use crate::page::branch::{self, Child};
@@ -22,6 +22,7 @@ use crate::page::slotted::{CHILD_BYTES, SlottedPage};
 use crate::page::subtree_size::SubtreeSize;
 use crate::page::unit_set::UnitSet;
 use crate::page::{Frame, PageRef, PageSize, Span, UNIT_BYTES};
+use crate::tree::LostKeys;
 
 /// Progress of a long scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

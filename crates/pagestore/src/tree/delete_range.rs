@@ -94,7 +94,7 @@ fn cut(
 
 /// Puts the rests of children `range.start` and `range.end` in their places, and takes the children
 /// between them out. If no child is left, nothing is.
-fn replace(
+pub(super) fn replace(
     pages: &mut TxnPages,
     child: Child,
     range: Range<usize>,

@@ -7,6 +7,7 @@
 //! [`TxnPages`]: crate::tree::txn_pages::TxnPages
 
 mod delete_range;
+mod drop_pages;
 mod entry;
 mod get;
 pub(crate) mod ingest;
@@ -25,10 +26,12 @@ mod split;
 pub(crate) mod txn_pages;
 mod walk;
 
+pub use drop_pages::LostKeys;
 pub use entry::Entry;
 pub use range::{Copied, KeyIter, Range};
 
 pub(crate) use delete_range::delete_range;
+pub(crate) use drop_pages::drop_pages;
 pub(crate) use get::{contains, get};
 pub(crate) use insert::put;
 pub(crate) use join::join;

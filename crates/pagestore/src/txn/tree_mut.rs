@@ -1,5 +1,6 @@
 //! One tree of the open write transaction: reads and changes.
 
+use std::collections::BTreeSet;
 use std::ops::RangeBounds;
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use crate::page::leaf;
 use crate::page::view::ValueRef;
 use crate::redo::RedoRecorder;
 use crate::tree::txn_pages::TxnPages;
-use crate::tree::{self, Range};
+use crate::tree::{self, LostKeys, Range};
 
 /// One tree of the open transaction. Reads see what it has written.
 pub struct TreeMut<'a> {
@@ -129,6 +130,34 @@ impl TreeMut<'_> {
         self.entry.change(changed);
         self.recorder.delete_range(start, end);
         Ok(before.saturating_sub(self.entry.size.keys))
+    }
+
+    /// Takes the pages that begin at these units of 4 KiB out of the tree, with all that lies below
+    /// them, and returns which keys those pages held: as [`Error::Corrupt`] names pages, so that a
+    /// tree of which a part is lost can be used again. Pages of other trees, and long values, are
+    /// not found: then nothing is returned and nothing has changed.
+    ///
+    /// Reads all branches of the tree. The space of a leaf without long values comes back; that of
+    /// any other page, and of all that lies below it, is lost until the store is compacted, and
+    /// [`PageStore::check`] names it.
+    ///
+    /// [`PageStore::check`]: crate::PageStore::check
+    ///
+    /// # Errors
+    ///
+    /// An error of reading or allocating a page; [`Error::Corrupt`] if another page is corrupt that
+    /// has to be read: the transaction can only be dropped.
+    pub fn drop_pages(&mut self, units: &BTreeSet<u64>) -> Result<Vec<LostKeys>> {
+        let TreeEntry { page_size, .. } = *self.entry;
+        let root = self.entry.child();
+        let (page_ref, change, lost) =
+            self.attempt(|pages| tree::drop_pages(pages, page_size, root, units))?;
+        if !lost.is_empty() {
+            self.entry.change((page_ref, change));
+            // No record says what was lost.
+            self.recorder.give_up();
+        }
+        Ok(lost)
     }
 
     /// All entries of a range of keys, from either end.

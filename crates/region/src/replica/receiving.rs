@@ -71,6 +71,14 @@ impl Replica {
             MessageKind::Snapshot => Err(Refusal::Malformed),
             // The writes under way have to end before the snapshot is taken.
             MessageKind::Append if self.install.is_staged() => Err(Refusal::Installing),
+            // The lead is of no use here, and the log has to stay as it is until a snapshot comes.
+            MessageKind::TimeoutNow if self.damage.is_damaged() => Err(Refusal::Damaged),
+            MessageKind::Append
+                if !message.entries.is_empty()
+                    && !self.damage.takes_entries(step.config.election_ticks) =>
+            {
+                Err(Refusal::Damaged)
+            }
             // For candidates of all terms: raft forgets its leader at the sight of a higher one,
             // while the leader still serves reads under its lease (docs/decisions/0005-leases.md).
             // A forced vote passes: the leader has ended its lease before it called for it (R22).

@@ -126,7 +126,8 @@ impl Replica {
     /// is not applied and heard.
     fn is_at_rest(&self) -> bool {
         self.inflight_writes.are_done()
-            && self.applying.handed_out() == self.consensus.applied_index()
+            && self.applying.handed_out()
+                == self.consensus.applied_index().max(self.damage.skipped())
             && !self.consensus.has_ready()
             && self.output.births.is_empty()
     }
@@ -146,6 +147,13 @@ impl Replica {
             return step.effects.discards.push(staged.stage);
         }
         let (from, message) = (staged.envelope.from.id, staged.envelope.message.clone());
+        let index = message.snapshot.as_ref().map(|head| head.index).unwrap_or_default();
+        if !self.reaches_log_end(index) {
+            return step.effects.discards.push(staged.stage);
+        }
+        if self.damage.is_damaged() {
+            self.consensus.want_snapshot(index);
+        }
         let _ = self.consensus.step(convert::message_to_raft(from, self.me.id, message));
         // As by an append: raft's own timer and the promise begin anew together.
         self.promise.make(step.config.election_ticks);
@@ -161,6 +169,8 @@ impl Replica {
     fn begin_install(&mut self, staged: StagedSnapshot, step: &mut StepContext<'_>) {
         let hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
         let task = self.install.begin(self.me.id, staged, hard_state);
+        // What is found from now on is damage of the new rows.
+        self.damage.clear();
         // Before anything else is claimed: an entry of these may have been applied elsewhere.
         let SnapshotHead { index, term, .. } = task.head;
         let passed = self.proposals.pass_over(index, term, |ticket, why| step.reject(ticket, why));
@@ -199,7 +209,8 @@ impl Replica {
         let region = self.descriptor.id;
         assert_eq!(self.consensus.persisted_index(), index, "region {region}: raft has the reset");
         assert_eq!(descriptor.peer(self.me.id), Some(self.me), "region {region} without this");
-        assert!(index > self.applying.handed_out(), "region {region} goes back to {index}");
+        // As much as before, if the rows were damaged.
+        assert!(index >= self.applying.handed_out(), "region {region} goes back to {index}");
         self.consensus.applied(index);
         self.applying = ApplyProgress::new(index);
         self.compactor.raise_durable(index);

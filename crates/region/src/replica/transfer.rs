@@ -40,7 +40,7 @@ impl Replica {
     }
 
     /// The voter that the lead goes to: `to`, or one whose disk is not full before all others.
-    fn choose_successor(
+    pub(super) fn choose_successor(
         &self,
         to: Option<PeerId>,
         step: &StepContext<'_>,

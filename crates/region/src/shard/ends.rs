@@ -94,9 +94,10 @@ impl Shard {
         let region = event.region();
         let why = Reject::RegionNotFound(region);
         match event {
-            Event::Persisted { .. } | Event::Applied { .. } | Event::Checkpointed { .. } => {
-                self.complete(event, effects);
-            }
+            Event::Persisted { .. }
+            | Event::Applied { .. }
+            | Event::Damaged { .. }
+            | Event::Checkpointed { .. } => self.complete(event, effects),
             Event::Propose { ticket, .. }
             | Event::Read { ticket, .. }
             | Event::ChangeMembership { ticket, .. }

@@ -165,6 +165,7 @@ fn what_cannot_be_a_replica_is_refused() {
             terms: vec![(Index(5), Term(2)), (Index(8), Term(3))],
             last: Index(8),
             tail: vec![entry(7, 2), entry(8, 3)],
+            is_damaged: false,
         }
     };
     let create = |spoil: fn(&mut RecoveredReplica)| {

@@ -217,6 +217,7 @@ impl Disk {
             terms,
             last: self.entries.keys().next_back().map_or(self.truncated.0, |index| *index),
             tail: self.entries.range(Index(index.0 + 1)..).map(|(_, e)| e.clone()).collect(),
+            is_damaged: false,
         }
     }
 }

@@ -330,6 +330,7 @@ fn a_lease_does_not_replace_applying() {
         terms: vec![(Index(1), Term(1))],
         last: Index(1),
         tail: vec![entry],
+        is_damaged: false,
         ..RecoveredReplica::fresh(super::cluster::descriptor(1), peer(1).id)
     };
     let mut shard = Shard::new(Config::default());

@@ -5,6 +5,7 @@
 
 mod comparisons;
 mod crashes;
+mod damage;
 mod disks;
 mod expiry;
 mod first_messages;

@@ -8,6 +8,7 @@ use flotilla_region::{Config, Descriptor, Index, RegionId, SplitLimits, Status, 
 use crate::coverage::SnapshotCoverage;
 use crate::faults::Swarm;
 use crate::layout;
+use crate::node::RunSettings;
 use crate::request::{ClientRequest, RequestBody, RequestOwner, RequestState};
 use crate::run;
 use crate::split_planner::SplitPlanner;
@@ -58,6 +59,13 @@ impl Scenario {
         })
     }
 
+    /// With roots; no page is read unless somebody needs it.
+    pub(super) fn without_scrub(seed: u64) -> Self {
+        Self::of_settings(seed, with_roots(REPLICAS), |settings| {
+            settings.store.pages.scrub_interval = None;
+        })
+    }
+
     /// More stores, the first three of which have the data region; with roots.
     pub(super) fn wide(seed: u64, stores: usize) -> Self {
         Self::of(seed, with_roots(stores), |_| ())
@@ -77,13 +85,17 @@ impl Scenario {
     }
 
     fn of(seed: u64, swarm: Swarm, change: impl FnOnce(&mut Config)) -> Self {
+        Self::of_settings(seed, swarm, |settings| change(&mut settings.region))
+    }
+
+    fn of_settings(seed: u64, swarm: Swarm, change: impl FnOnce(&mut RunSettings)) -> Self {
         let mut rng = Rng::with_seed(seed);
         let mut settings = run::settings(&swarm, &mut rng);
         // Runs by chance draw these.
         let window = Config::default().window;
         settings.region.window.log_kept_region_bytes = window.log_kept_region_bytes;
         settings.region.window.log_kept_bytes_max = window.log_kept_bytes_max;
-        change(&mut settings.region);
+        change(&mut settings);
         settings.store.size_check_bytes = 0;
         settings.is_comparing = false;
         settings.queue_bytes_max = run::QUEUE_BYTES;

@@ -49,7 +49,7 @@ impl Executor {
 
     /// Computes the next part of a digest that an entry has asked for.
     pub(crate) fn digest(&mut self, out: &mut Outbox) -> Result<(), ReadError> {
-        match self.store.compute_digest(PART_BYTES)? {
+        match self.store.compute_digest(PART_BYTES).map_err(|(_, error)| error)? {
             DigestStep::Idle => return Ok(()),
             DigestStep::More { .. } => {
                 self.coverage.driver.comparisons.parts += 1;

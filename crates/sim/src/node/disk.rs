@@ -55,11 +55,13 @@ pub(super) struct SimDisk {
     is_reserve_held: bool,
     /// Whether a fault was injected: an error is then the death of the store, not a bug.
     pub(super) has_fault: bool,
+    /// Whether a bit of its pages was flipped.
+    pub(super) is_rotten: bool,
 }
 
 impl Default for SimDisk {
     fn default() -> Self {
-        Self { fill: DiskFill::NONE, is_reserve_held: true, has_fault: false }
+        Self { fill: DiskFill::NONE, is_reserve_held: true, has_fault: false, is_rotten: false }
     }
 }
 

@@ -38,7 +38,7 @@ impl SimNode {
             PacketBody::SnapshotVerdict { stream, verdict } => {
                 if let Some(running) = &mut self.running {
                     let taken = running.take_verdict(stream, verdict, out);
-                    taken.map_err(|error| self.unread(&error))?;
+                    self.survive_read(taken, None, out)?;
                 }
             }
             PacketBody::Settings(settings) => self.take_settings(from, &settings, out)?,

@@ -64,7 +64,7 @@ impl RunningStore {
             true => match self.executor.store().open_snapshot(region) {
                 // The replica has ended while its snapshot waited for others.
                 Err(ReadError::RegionNotFound) if self.silent.is_to_end(region, from) => None,
-                opened => benign(opened)?,
+                opened => benign(opened).inspect_err(|_| self.post_later(refused.clone(), out))?,
             },
         };
         // The receiver would hold a log beyond its own term.
@@ -158,9 +158,12 @@ impl RunningStore {
         let (to, mut parts) = (outgoing.place, Vec::new());
         let chunk_bytes = self.streams.chunk_bytes;
         while !outgoing.has_ended && outgoing.sent - outgoing.taken < CHUNKS_IN_FLIGHT {
-            let Some(chunk) = benign(outgoing.reader.next_chunk(chunk_bytes))? else {
-                self.end_outgoing(stream, false, out);
-                return Ok(());
+            let chunk = match benign(outgoing.reader.next_chunk(chunk_bytes)) {
+                Ok(Some(chunk)) => chunk,
+                unsent => {
+                    self.end_outgoing(stream, false, out);
+                    return unsent.map(drop);
+                }
             };
             outgoing.sent += 1;
             parts.push((
@@ -319,7 +322,7 @@ impl RunningStore {
 fn benign<T>(read: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
     match read {
         Ok(read) => Ok(Some(read)),
-        Err(ReadError::SnapshotTooOld | ReadError::NothingApplied) => Ok(None),
+        Err(ReadError::SnapshotTooOld | ReadError::NothingApplied | ReadError::Damaged) => Ok(None),
         Err(error) => Err(error),
     }
 }

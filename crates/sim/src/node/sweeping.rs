@@ -46,10 +46,19 @@ impl RunningStore {
                         self.executor.sweep.looked(time, 0, None);
                         return Ok(());
                     }
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        self.executor.sweep.looked(time, 0, None);
+                        return Err(error);
+                    }
                 };
-                let ExpiredPart { range, next } =
-                    view.expired(&from, ROWS_MAX, SWEEP_EXPIRED_MAX)?;
+                let looked = view.expired(&from, ROWS_MAX, SWEEP_EXPIRED_MAX);
+                let ExpiredPart { range, next } = match looked {
+                    Ok(looked) => looked,
+                    Err(error) => {
+                        self.executor.sweep.looked(time, 0, None);
+                        return Err(error);
+                    }
+                };
                 self.executor.sweep.looked(
                     time,
                     range.as_ref().map_or(0, |range| range.rows),

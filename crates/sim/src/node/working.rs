@@ -96,10 +96,12 @@ impl SimNode {
                 return self.read(grant, workload, wall_clock::NONE, out);
             }
             Task::Maintain => {
-                running.executor.maintain(now, out).map_err(|error| self.stop(&error))?;
+                let maintained = running.executor.maintain(now, out);
+                self.survive(maintained, out)?;
             }
             Task::Purge => {
-                running.executor.purge(now, out).map_err(|error| self.stop(&error))?;
+                let purged = running.executor.purge(now, out);
+                self.survive(purged, out)?;
             }
             Task::Checkpoint
             | Task::Admit(_)
@@ -131,7 +133,9 @@ impl SimNode {
         let request = workload.request(grant.ticket);
         // The power may go while memory is spilled, which does not fail the store: then a read is
         // the first to meet it.
-        running.executor.read(grant, request, wall_ms, out).map_err(|error| self.unread(&error))
+        let region = grant.region;
+        let read = running.executor.read(grant, request, wall_ms, out);
+        self.survive_read(read, Some(region), out)
     }
 
     fn work_beside(
@@ -144,18 +148,23 @@ impl SimNode {
         match task {
             Task::SendFrame { to, kind } => running.outgoing.send(to, kind, out),
             Task::Split(wish) => {
-                return running.look_up_borders(wish, out).map_err(|error| self.unread(&error));
+                let region = wish.region;
+                let looked = running.look_up_borders(wish, out);
+                return self.survive_read(looked, Some(region), out);
             }
             Task::Sweep => {
                 let wall_ms = wall_clock::read(self.place, now);
-                return running.sweep(now, wall_ms, out).map_err(|error| self.unread(&error));
+                let swept = running.sweep(now, wall_ms, out);
+                return self.survive_read(swept, None, out);
             }
             Task::Verify => running.verify(now, out),
             Task::Digest => {
-                return running.executor.digest(out).map_err(|error| self.unread(&error));
+                let computed = running.executor.digest(out);
+                return self.survive_read(computed, None, out);
             }
             Task::Scan(ticket) => {
-                return running.executor.scan_on(ticket, out).map_err(|error| self.unread(&error));
+                let read = running.executor.scan_on(ticket, out);
+                return self.survive_read(read, None, out);
             }
             task => unreachable!("{task:?} is of another kind"),
         }
@@ -168,10 +177,13 @@ impl SimNode {
             Task::Checkpoint => running.executor.checkpoint(out),
             Task::Admit(envelope) => running.executor.admit(*envelope, out),
             Task::SendSnapshot(send) => {
-                return running.queue_snapshot(*send, out).map_err(|error| self.unread(&error));
+                let region = send.envelope.region;
+                let begun = running.queue_snapshot(*send, out);
+                return self.survive_read(begun, Some(region), out);
             }
             Task::SendSnapshots => {
-                return running.begin_snapshots(out).map_err(|error| self.unread(&error));
+                let begun = running.begin_snapshots(out);
+                return self.survive_read(begun, None, out);
             }
             Task::EndSending(stream) => {
                 running.end_outgoing(stream, false, out);

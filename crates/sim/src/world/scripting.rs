@@ -191,6 +191,11 @@ impl SimWorld {
         self.nodes[store].alter_row(key, row);
     }
 
+    /// Flips a bit of the leaf that has this key on the disk of a store that is down.
+    pub(crate) fn rot(&mut self, store: usize, key: &[u8]) {
+        self.nodes[store].rot(key);
+    }
+
     /// Whether a store has heard that this one leads a region.
     pub(crate) fn knows_leader(&self, leader: usize, store: usize, region: RegionId) -> bool {
         let known = self.nodes[store].status(region).and_then(|status| status.leader);

@@ -18,6 +18,7 @@ use flotilla_region::{
     RegionId, RegionSize, SplitRegions, StoreId, Ticket,
 };
 
+use crate::damage::DamagedReplica;
 use crate::error::Error;
 use crate::range_map::RangeMap;
 use crate::schema::{self, APPLY, ApplyState, REGION};
@@ -43,6 +44,21 @@ pub struct Applied {
     pub outcomes: Vec<(Ticket, ApplyOutcome)>,
     /// How many entries were applied; those that were applied before do not count.
     pub entries: u64,
+    /// The entries that were not, because the replica is damaged.
+    pub skipped: Vec<SkippedEntries>,
+    /// Replicas that were found to be damaged on the way, also of other regions than the tasks'.
+    pub damaged: Vec<DamagedReplica>,
+}
+
+/// Committed entries of a damaged replica. The snapshot that replaces its rows has their effects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SkippedEntries {
+    /// The replica.
+    pub replica: DamagedReplica,
+    /// The last of them.
+    pub index: Index,
+    /// Their tickets: what came of them is not known here.
+    pub undecided: Vec<Ticket>,
 }
 
 impl Applied {
@@ -51,6 +67,8 @@ impl Applied {
         self.replicas.extend(later.replicas);
         self.outcomes.extend(later.outcomes);
         self.entries += later.entries;
+        self.skipped.extend(later.skipped);
+        self.damaged.extend(later.damaged);
     }
 }
 
@@ -90,13 +108,15 @@ struct ApplyPlace<'a> {
     log: &'a StoreLog,
 }
 
-/// Carries out all tasks and publishes them at once; after an error, none of them.
+/// Carries out all tasks and publishes them at once; after an error, none of them, and `at` is the
+/// region whose task it met.
 pub(crate) fn apply(
     pages: &PageStore,
     log: &StoreLog,
     ranges: &RangeMap,
     store: StoreId,
     tasks: &[ApplyTask],
+    at: &mut Option<RegionId>,
 ) -> Result<Applied, Error> {
     let place = ApplyPlace { store, log };
     let mut applied = Applied::default();
@@ -110,6 +130,11 @@ pub(crate) fn apply(
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(load(&mut txn, store, task.region)?),
         };
+        *at = Some(task.region);
+        if replica.state.is_damaged {
+            applied.skipped.extend(skip(replica.peer, log, task)?);
+            continue;
+        }
         let is_admin = |committed: &Committed| AdminCommand::is_in(&committed.entry);
         // Runs of entries that share a range, and between them those that may change it.
         for entries in task.entries.chunk_by(|one, next| !is_admin(one) && !is_admin(next)) {
@@ -142,7 +167,11 @@ pub(crate) fn apply(
     // In the transaction of the rows: an index of its own could come to disk without them, or they
     // without it, and a compare-and-swap that is applied twice has another result.
     let mut states = txn.tree(APPLY)?;
+    *at = None;
     for (region, replica) in replicas {
+        if replica.state.is_damaged {
+            continue;
+        }
         states.put(&schema::region_key(region), &replica.state.encode())?;
         replica.splits.iter().for_each(|(before, made)| ranges.split(before, made));
         let ReplicaState { peer, state, changes, written_bytes, .. } = replica;
@@ -152,6 +181,24 @@ pub(crate) fn apply(
     }
     txn.publish()?;
     Ok(applied)
+}
+
+/// The entries of a damaged replica.
+fn skip(peer: PeerId, log: &StoreLog, task: &ApplyTask) -> Result<Option<SkippedEntries>, Error> {
+    let region = task.region;
+    // R15b: the snapshot would wait for the split, and the split is among what is left out.
+    if log.has_unborn_of(region) {
+        return Err(Error::Corrupt(format!(
+            "region {region} is damaged, and a region that was split off from it is not in the rows"
+        )));
+    }
+    let Some(last) = task.entries.last() else { return Ok(None) };
+    let undecided = task.entries.iter().flat_map(|committed| committed.tickets.iter().copied());
+    Ok(Some(SkippedEntries {
+        replica: DamagedReplica { region, peer },
+        index: last.entry.index,
+        undecided: undecided.collect(),
+    }))
 }
 
 fn load(txn: &mut WriteTxn<'_>, store: StoreId, region: RegionId) -> Result<ReplicaState, Error> {

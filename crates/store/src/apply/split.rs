@@ -103,7 +103,8 @@ fn make(
     let hard_state = RecoveredReplica::hard_state_of_split();
     let hard_state = take_uninitialised(txn, child.id, peer)?
         .map_or(hard_state, |voted| hard_state.merge(voted));
-    let state = ApplyState { applied: SPLIT_INDEX, term: SPLIT_TERM, watermark_ms, hard_state };
+    let (applied, term) = (SPLIT_INDEX, SPLIT_TERM);
+    let state = ApplyState { applied, term, watermark_ms, is_damaged: false, hard_state };
     let key = schema::region_key(child.id);
     txn.tree(REGION)?.put(&key, &child.encode())?;
     txn.tree(APPLY)?.put(&key, &state.encode())?;

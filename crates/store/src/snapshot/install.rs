@@ -156,8 +156,9 @@ fn next_state(
     let (region, index, term) = (task.head.descriptor.id, task.head.index, task.head.term);
     let mut hard_state = task.hard_state;
     if let Some(before) = before {
+        // A damaged replica may have applied as much, and has lost some of it.
         assert!(
-            before.applied < index,
+            before.applied < index || before.is_damaged && before.applied == index,
             "region {region}: a snapshot at {index} where {} is applied",
             before.applied
         );
@@ -185,7 +186,7 @@ fn next_state(
         "region {region}: entry {} is committed, above a snapshot at {index}",
         hard_state.commit
     );
-    Ok(ApplyState { applied: index, term, watermark_ms, hard_state })
+    Ok(ApplyState { applied: index, term, watermark_ms, is_damaged: false, hard_state })
 }
 
 /// Removes the rows of the old range that the new one does not have: those parts were split off,

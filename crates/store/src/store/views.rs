@@ -98,6 +98,8 @@ impl Store {
             comparisons_incomplete: self.counters.comparisons.incomplete.get(),
             comparisons_differing: self.counters.comparisons.differing.get(),
             inconsistent_regions: self.inconsistent.count() as u64,
+            damaged_pages: self.counters.damaged_pages.get(),
+            damaged_replicas: self.damaged.count() as u64,
             digested_bytes: self.counters.comparisons.bytes.get(),
             log_reads_failed: self.counters.log_reads_failed.get(),
         }

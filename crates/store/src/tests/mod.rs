@@ -25,6 +25,7 @@ mod apply;
 mod checkpoint_report;
 mod comparisons;
 mod crash;
+mod damage;
 mod end_crash;
 mod ends;
 mod expected_state;

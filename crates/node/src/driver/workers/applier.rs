@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use flotilla_region::{ApplyTask, EndTask, Epoch, Event, InstallTask, PeerId, StageId};
-use flotilla_store::{Ended, Error, Installed, Store};
+use flotilla_store::{DamagedReplica, Ended, Error, Installed, SkippedEntries, Store};
 
 use super::checkpointer::CheckpointSignal;
 use super::work_queue::WorkQueue;
 use crate::driver::comparisons::Comparisons;
 use crate::driver::latencies::{Latencies, Milestone};
+use crate::driver::page_damage;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::tickets::{TicketAnswer, Tickets};
@@ -116,6 +117,16 @@ impl Applier {
             self.tickets.answer(ticket, TicketAnswer::Applied(outcome), now);
         }
         self.comparisons.note_applied(&applied.replicas);
+        if !applied.damaged.is_empty() {
+            page_damage::log(&applied.damaged);
+            self.signal.demand();
+            done.extend(applied.damaged.into_iter().map(page_damage::event));
+        }
+        for SkippedEntries { replica, index, undecided } in applied.skipped {
+            undecided.into_iter().for_each(|ticket| self.tickets.leave_open(ticket));
+            let DamagedReplica { region, peer } = replica;
+            done.push(Event::Damaged { region, peer, skipped: Some(index) });
+        }
         done.extend(applied.replicas.into_iter().map(|replica| Event::Applied {
             region: replica.region,
             index: replica.index,

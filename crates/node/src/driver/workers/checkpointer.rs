@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::checkpoint_log::CheckpointLog;
 use crate::driver::latencies::Latencies;
+use crate::driver::page_damage::PageDamage;
 use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
@@ -189,6 +190,7 @@ impl CheckpointSignal {
 /// The checkpointer's thread, before it runs.
 pub(crate) struct Checkpointer {
     pub(crate) store: Arc<DropNotify<Store>>,
+    pub(crate) damage: PageDamage,
     pub(crate) signal: Arc<CheckpointSignal>,
     pub(crate) mailboxes: Mailboxes,
     pub(crate) latencies: Arc<Latencies>,
@@ -223,10 +225,14 @@ impl Checkpointer {
                 self.signal.rest(REFUSED_REST);
                 continue;
             }
-            // Also one that the scrub found: others cannot be trusted after it, as for a read.
-            let is_corrupt = matches!(error, Error::Pages(PagesError::Corrupt { .. }));
-            let what = if is_corrupt { "a page is damaged" } else { "a checkpoint failed" };
-            self.failure.report(&format!("{what}: {error}"));
+            // One that the scrub or a move of pages has met.
+            if let Error::Pages(corrupt @ PagesError::Corrupt { page, .. }) = &error {
+                if self.damage.found_by_maintenance(*page, corrupt) {
+                    continue;
+                }
+                return;
+            }
+            self.failure.report(&format!("a checkpoint failed: {error}"));
             return;
         }
     }

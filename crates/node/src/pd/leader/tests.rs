@@ -82,6 +82,7 @@ impl World {
             mailboxes,
             queues: WorkQueues::new(),
             latencies: Arc::default(),
+            damaged_pages: Arc::default(),
             clock: Clock::start(),
         };
         let failure = NodeFailure::new(|| ());

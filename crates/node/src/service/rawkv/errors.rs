@@ -100,6 +100,8 @@ impl RequestFailure {
             ReadError::EpochNotMatch(current) => epoch_not_match(id, &[*current]),
             ReadError::KeyNotInRegion { key, descriptor } => key_not_in_region(key, &descriptor),
             ReadError::TooLarge { bytes_max } => Self::answer_too_large(id, bytes_max),
+            // The replica hands the lead over.
+            ReadError::Damaged => not_leader(id, None),
             ReadError::Pages(PagesError::SnapshotTooOld { .. }) => {
                 Self::busy("the snapshot of the read is too old")
             }

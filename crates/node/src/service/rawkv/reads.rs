@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::{self, RawOp};
-use flotilla_pagestore::Error as PagesError;
 use flotilla_proto::kvrpcpb::{
     RawBatchGetRequest, RawBatchScanRequest, RawGetKeyTtlRequest, RawGetKeyTtlResponse,
     RawGetRequest, RawGetResponse, RawScanRequest,
@@ -263,20 +262,10 @@ impl RawKv {
     }
 }
 
-/// Maps a read that the store could not carry out. If its cause is damage the node stops: after one
-/// page that is not what was written, the others cannot be trusted. An error of the disk may pass,
-/// so it is counted and logged, and the client gets it, too.
+/// Maps a read that the store could not carry out. An error of the disk may pass, so it is counted
+/// and logged, and the client gets it, too.
 fn read_failed(router: &Router, id: RegionId, error: ReadError) -> RequestFailure {
-    match &error {
-        ReadError::Corrupt(_) | ReadError::Pages(PagesError::Corrupt { .. }) => {
-            router.note_failed_read(id, &error);
-            router.fail(&format!("region {id} cannot be read: {error}"));
-        }
-        // The client asks again.
-        ReadError::Pages(PagesError::SnapshotTooOld { .. }) => {}
-        ReadError::Pages(_) => router.note_failed_read(id, &error),
-        _ => {}
-    }
+    router.read_failed(id, &error);
     RequestFailure::from_read(id, error)
 }
 

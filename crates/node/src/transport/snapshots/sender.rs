@@ -7,7 +7,7 @@ use flotilla_proto::peers;
 use flotilla_proto::peers::peers_client::PeersClient;
 use flotilla_proto::peers::{SnapshotOutcome, SnapshotPart, SnapshotVerdict};
 use flotilla_region::{Envelope, Epoch, Event, Index, PeerId, RegionId, SnapshotSend, StoreId};
-use flotilla_store::{SnapshotEnd, Store};
+use flotilla_store::SnapshotEnd;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
@@ -17,8 +17,8 @@ use tonic::{Status, Streaming};
 use super::byte_rate::ByteRate;
 use super::source::{SnapshotSource, SourcePart};
 use super::{CHUNKS_IN_FLIGHT, STREAMS_MAX};
+use crate::driver::page_damage::PageDamage;
 use crate::driver::shard_message::Mailboxes;
-use crate::drop_notify::DropNotify;
 use crate::in_flight::InFlightGuard;
 use crate::membership::{Membership, uuid_to_wire};
 use crate::net::dial::{Dialer, PEER_MESSAGE_BYTES_MAX};
@@ -43,7 +43,7 @@ const BYTES_PER_S_LEAST: u64 = 2 << 20;
 /// The sending side of all snapshots.
 pub(crate) struct SnapshotSender {
     membership: Membership,
-    store: Arc<DropNotify<Store>>,
+    damage: PageDamage,
     mailboxes: Mailboxes,
     counts: Arc<TransportCounters>,
     rate: ByteRate,
@@ -77,16 +77,16 @@ struct SentSnapshot {
 }
 
 impl SnapshotSender {
-    /// A sender of `store`'s snapshots, at this rate at most.
+    /// A sender of the store's snapshots, at this rate at most.
     pub(crate) fn new(
         membership: Membership,
-        store: Arc<DropNotify<Store>>,
+        damage: PageDamage,
         mailboxes: Mailboxes,
         counts: Arc<TransportCounters>,
         rate: ByteRate,
     ) -> Self {
         let slots = Semaphore::new(STREAMS_MAX);
-        Self { membership, store, mailboxes, counts, rate, slots }
+        Self { membership, damage, mailboxes, counts, rate, slots }
     }
 
     /// Sends what is wanted, until no more can be. All that is under way ends with this task.
@@ -135,7 +135,7 @@ impl SnapshotSender {
         let Ok(Ok(_slot)) = slot else { return Err(SendError::NoSlot) };
         let mut envelope = send.envelope;
         let region = envelope.region;
-        let source = SnapshotSource::open(Arc::clone(&self.store), region);
+        let source = SnapshotSource::open(self.damage.clone(), region);
         let mut source = source.await.map_err(SendError::Source)?;
         // The receiver would hold a log beyond its own term.
         if source.head.term > envelope.message.term {
@@ -370,8 +370,9 @@ mod tests {
         let (store, membership) = test_store::open_member(&disk, &regions);
         let mailboxes = Mailboxes::new(1, 1 << 20);
         let rate = ByteRate::new(SnapshotConfig::default(), Arc::new(|| 0));
+        let damage = test_store::damage(&store, &mailboxes);
         let sender =
-            SnapshotSender::new(membership, store, mailboxes.clone(), Arc::default(), rate);
+            SnapshotSender::new(membership, damage, mailboxes.clone(), Arc::default(), rate);
         let (wanted, wishes) = mpsc::unbounded_channel();
         let count = STREAMS_MAX as u64 + 2;
         (0..count).for_each(|number| wanted.send(wish(number)).unwrap());

@@ -1,14 +1,12 @@
 //! Reads the rows of a snapshot, on a thread that may block.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use flotilla_region::{RegionId, SnapshotHead};
-use flotilla_store::{SnapshotEnd, SnapshotReader, Store};
+use flotilla_store::{ReadError, SnapshotEnd, SnapshotReader};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{CHUNK_BYTES, CHUNKS_IN_FLIGHT};
-use crate::drop_notify::DropNotify;
+use crate::driver::page_damage::PageDamage;
 
 /// A part of a snapshot.
 pub(super) enum SourcePart {
@@ -35,12 +33,9 @@ impl SnapshotSource {
     /// # Errors
     ///
     /// The region is not here, or the disk failed, in words.
-    pub(super) async fn open(
-        store: Arc<DropNotify<Store>>,
-        region: RegionId,
-    ) -> Result<Self, String> {
+    pub(super) async fn open(damage: PageDamage, region: RegionId) -> Result<Self, String> {
         let (opened, source) = oneshot::channel();
-        tokio::task::spawn_blocking(move || read(&store, region, opened));
+        tokio::task::spawn_blocking(move || read(&damage, region, opened));
         source.await.unwrap_or_else(|_| Err("its thread has ended".to_owned()))
     }
 
@@ -54,11 +49,19 @@ impl SnapshotSource {
     }
 }
 
-fn read(store: &Store, region: RegionId, opened: oneshot::Sender<Result<SnapshotSource, String>>) {
-    let mut reader = match store.open_snapshot(region) {
+fn read(
+    damage: &PageDamage,
+    region: RegionId,
+    opened: oneshot::Sender<Result<SnapshotSource, String>>,
+) {
+    let failed = |error: ReadError| {
+        damage.read_failed(region, &error);
+        error.to_string()
+    };
+    let mut reader = match damage.store.open_snapshot(region) {
         Ok(reader) => reader,
         // An error means that the task has ended, here and below.
-        Err(error) => return drop(opened.send(Err(error.to_string()))),
+        Err(error) => return drop(opened.send(Err(failed(error)))),
     };
     let (sender, parts) = mpsc::channel(CHUNKS_IN_FLIGHT as usize);
     let (head, size) = (reader.head().clone(), reader.total());
@@ -67,7 +70,7 @@ fn read(store: &Store, region: RegionId, opened: oneshot::Sender<Result<Snapshot
         return;
     }
     loop {
-        let part = next_part(&mut reader);
+        let part = next_part(&mut reader).map_err(failed);
         let is_last = !matches!(part, Ok(SourcePart::Rows(_)));
         if sender.blocking_send(part).is_err() || is_last {
             return;
@@ -75,9 +78,8 @@ fn read(store: &Store, region: RegionId, opened: oneshot::Sender<Result<Snapshot
     }
 }
 
-fn next_part(reader: &mut SnapshotReader) -> Result<SourcePart, String> {
-    let chunk = reader.next_chunk(CHUNK_BYTES).map_err(|error| error.to_string())?;
-    Ok(match chunk {
+fn next_part(reader: &mut SnapshotReader) -> Result<SourcePart, ReadError> {
+    Ok(match reader.next_chunk(CHUNK_BYTES)? {
         Some(chunk) => SourcePart::Rows(chunk.bytes),
         None => SourcePart::End(reader.end()),
     })

@@ -1,0 +1,106 @@
+//! The damage of a replica: rows of it are lost here, and a snapshot of its leader replaces all of
+//! them (`docs/decisions/0060-a-damaged-replica-is-rebuilt-in-place.md`).
+//!
+//! Its log is whole, so it goes on voting, and what it acknowledges is durable. But the snapshot has
+//! to reach up to the end of the log, for that goes with the rows, and no entry that was acknowledged
+//! may go. So it takes no entries while it waits, and for a while does again if none has come: the
+//! leader may need this replica for its majority.
+
+use crate::ids::Index;
+
+/// How long it takes no entries at first, in election timeouts. Twice as long each time.
+const HELD_TIMEOUTS: u32 = 50;
+/// The most doublings.
+const DOUBLINGS_MAX: u32 = 4;
+/// How long it takes them in between, in election timeouts.
+const OPEN_TIMEOUTS: u32 = 5;
+
+#[derive(Debug, Default)]
+pub(crate) struct ReplicaDamage {
+    is_damaged: bool,
+    /// The last entry that the driver has left out.
+    skipped: Index,
+    /// Ticks since it began to take no entries.
+    ticks: u32,
+    /// How often it has waited in vain.
+    vain: u32,
+}
+
+impl ReplicaDamage {
+    /// As it was found at a start.
+    pub(crate) fn new(is_damaged: bool) -> Self {
+        Self { is_damaged, ..Self::default() }
+    }
+
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.is_damaged
+    }
+
+    /// Rows are lost. Entries up to `skipped` were handed out and are not applied.
+    pub(crate) fn note(&mut self, skipped: Option<Index>) {
+        self.is_damaged = true;
+        self.skipped = self.skipped.max(skipped.unwrap_or_default());
+    }
+
+    /// The last entry that was handed out and will not be applied.
+    pub(crate) fn skipped(&self) -> Index {
+        self.skipped
+    }
+
+    /// A snapshot takes the place of the rows.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Time has passed for a damaged follower. Returns whether it asks its leader for a snapshot.
+    pub(crate) fn tick(&mut self, election_ticks: u32) -> bool {
+        let held = (HELD_TIMEOUTS << self.vain.min(DOUBLINGS_MAX)) * election_ticks;
+        let asks = self.ticks < held && self.ticks.is_multiple_of(election_ticks);
+        self.ticks += 1;
+        if self.ticks >= held + OPEN_TIMEOUTS * election_ticks {
+            (self.ticks, self.vain) = (0, self.vain + 1);
+        }
+        asks
+    }
+
+    /// Whether entries are taken.
+    pub(crate) fn takes_entries(&self, election_ticks: u32) -> bool {
+        let held = (HELD_TIMEOUTS << self.vain.min(DOUBLINGS_MAX)) * election_ticks;
+        !self.is_damaged || self.ticks >= held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_waits_twice_as_long_each_time_and_takes_entries_in_between() {
+        let mut damage = ReplicaDamage::default();
+        assert!(damage.takes_entries(10));
+        damage.note(None);
+        for held in [500, 1000, 2000, 4000, 8000, 8000] {
+            let mut asked = 0;
+            for _ in 0..held {
+                assert!(!damage.takes_entries(10));
+                asked += u32::from(damage.tick(10));
+            }
+            assert_eq!(asked, held / 10);
+            for _ in 0..50 {
+                assert!(damage.takes_entries(10) && !damage.tick(10));
+            }
+        }
+        damage.clear();
+        assert!(damage.takes_entries(10) && !damage.is_damaged());
+    }
+
+    #[test]
+    fn what_was_left_out_only_grows() {
+        let mut damage = ReplicaDamage::default();
+        for (skipped, expected) in [(None, 0), (Some(Index(7)), 7), (None, 7), (Some(Index(5)), 7)]
+        {
+            damage.note(skipped);
+            assert_eq!(damage.skipped(), Index(expected));
+        }
+    }
+}
