@@ -90,4 +90,4 @@ pub const COMPARISON_LEVEL: u64 = 6;
 pub const SETTINGS_LEVEL: u64 = 7;
 
 /// The schema of the rows that this version writes.
-pub const SCHEMA_VERSION: u64 = 7;
+pub const SCHEMA_VERSION: u64 = 8;

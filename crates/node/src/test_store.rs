@@ -12,9 +12,8 @@ use flotilla_vfs::fault::FaultFs;
 
 use crate::config::NodeConfig;
 use crate::driver::disk_view::DiskView;
-use crate::driver::page_damage::PageDamage;
 use crate::driver::shard_message::Mailboxes;
-use crate::driver::workers::checkpointer::CheckpointSignal;
+use crate::driver::workers::page_damage::PageDamage;
 use crate::drop_notify::{DropNotify, drop_notify};
 use crate::failure::NodeFailure;
 use crate::membership::{GivenPlace, Membership};
@@ -53,7 +52,7 @@ pub(crate) fn damage(store: &Arc<DropNotify<Store>>, mailboxes: &Mailboxes) -> P
     PageDamage {
         store: Arc::clone(store),
         mailboxes: mailboxes.clone(),
-        signal: Arc::new(CheckpointSignal::new()),
+        demand: Arc::new(|| ()),
         failure: NodeFailure::new(|| ()),
         under_way: Arc::default(),
     }

@@ -3,6 +3,7 @@
 use raft::eraftpb::Entry;
 
 use crate::consensus::Consensus;
+use crate::damage::ReplicaDamage;
 use crate::ids::Index;
 use crate::log_window::LogWindow;
 
@@ -11,12 +12,27 @@ pub(crate) struct ApplyProgress {
     handed_out: Index,
     /// Bytes of those that it has not applied.
     lag_bytes: u64,
+    /// Whether rows are lost, so that it applies none.
+    pub(crate) damage: ReplicaDamage,
 }
 
 impl ApplyProgress {
     /// For a replica that was found with `applied`.
-    pub(crate) fn new(applied: Index) -> Self {
-        Self { handed_out: applied, lag_bytes: 0 }
+    pub(crate) fn new(applied: Index, is_damaged: bool) -> Self {
+        Self { handed_out: applied, lag_bytes: 0, damage: ReplicaDamage::new(is_damaged) }
+    }
+
+    /// A snapshot of this entry is in the rows.
+    pub(crate) fn restart(&mut self, applied: Index) {
+        // As much as before, if the rows were damaged.
+        assert!(applied >= self.handed_out, "{} was handed out, before {applied}", self.handed_out);
+        (self.handed_out, self.lag_bytes) = (applied, 0);
+    }
+
+    /// Whether the driver has nothing to apply: it has, or has left out, all that was handed out.
+    pub(crate) fn is_done(&self, applied: Index) -> bool {
+        assert!(applied <= self.handed_out, "{applied} is applied, and was not handed out");
+        self.handed_out == applied.max(self.damage.skipped())
     }
 
     pub(crate) fn handed_out(&self) -> Index {

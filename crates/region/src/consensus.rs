@@ -232,13 +232,13 @@ impl Consensus {
         self.raw.mut_store().lend(vec![]);
     }
 
-    /// Has raft take the next snapshot whether or not its log has as much. Raft forgets it with the
-    /// snapshot, or with the term.
+    /// Has raft take the next snapshot whether or not its log has as much. Raft forgets it with
+    /// the snapshot, or with the term.
     ///
     /// # Panics
     ///
-    /// If the snapshot, of entry `index`, does not reach up to the end of the log: entries that were
-    /// acknowledged would go.
+    /// If the snapshot, of entry `index`, does not reach up to the end of the log: entries that
+    /// were acknowledged would go.
     pub(crate) fn want_snapshot(&mut self, index: Index) {
         assert!(index >= self.last(), "a snapshot of {index} ends below {}", self.last());
         self.raw.raft.pending_request_snapshot = index.0;

@@ -1,8 +1,8 @@
 //! The damage of a replica: rows of it are lost here, and a snapshot of its leader replaces all of
 //! them (`docs/decisions/0060-a-damaged-replica-is-rebuilt-in-place.md`).
 //!
-//! Its log is whole, so it goes on voting, and what it acknowledges is durable. But the snapshot has
-//! to reach up to the end of the log, for that goes with the rows, and no entry that was acknowledged
+//! Its log is whole, so it goes on voting, and its acknowledgements hold. But the snapshot has to
+//! reach up to the end of the log, for that goes with the rows, and no entry that was acknowledged
 //! may go. So it takes no entries while it waits, and for a while does again if none has come: the
 //! leader may need this replica for its majority.
 

@@ -15,7 +15,6 @@ use crate::config::Config;
 use crate::consensus::Consensus;
 use crate::consistency_check::ConsistencyCheck;
 use crate::convert;
-use crate::damage::ReplicaDamage;
 use crate::descriptor::{Descriptor, Peer, RegionSize};
 use crate::effects::{ApplyTask, Committed, ReadGrant, ReplicaBirth, RoleChange};
 use crate::entry::LogEntry;
@@ -65,7 +64,6 @@ pub(crate) struct Replica {
     transfer: LeaderTransfer,
     membership: MembershipState,
     consistency: ConsistencyCheck,
-    damage: ReplicaDamage,
     output: StepOutput,
     reported: Reported,
 }
@@ -106,7 +104,7 @@ impl Replica {
             inflight_writes: InflightWrites::new(term, earlier),
             proposals: ProposalQueue::default(),
             read_path: ReadPath::new(me.id, config.seed),
-            applying: ApplyProgress::new(applied),
+            applying: ApplyProgress::new(applied, found.is_damaged),
             install: SnapshotInstall::default(),
             promise,
             compactor: Compactor::new(applied),
@@ -114,7 +112,6 @@ impl Replica {
             transfer: LeaderTransfer::default(),
             membership: MembershipState::default(),
             consistency: ConsistencyCheck::default(),
-            damage: ReplicaDamage::new(found.is_damaged),
             output: StepOutput::default(),
             reported: Reported {
                 role: (term, None),
@@ -151,7 +148,7 @@ impl Replica {
         self.promise.tick();
         // Raft's own election timer needs no look at the promise: the same message of the leader
         // sets both anew, and the timer is never the shorter one.
-        self.consensus.tick(!self.damage.is_damaged());
+        self.consensus.tick(!self.applying.damage.is_damaged());
         self.compactor.tick();
         let leader = self.leader();
         self.read_path.tick(leader, &mut self.consensus, step);
@@ -175,14 +172,14 @@ impl Replica {
             && !self.install.is_staged()
             && !self.is_installing()
             && !self.is_ending()
-            && !self.damage.is_damaged()
+            && !self.applying.damage.is_damaged()
     }
 
     /// Tries to become leader, unless another leader may count on this replica.
     pub(crate) fn campaign(&mut self) {
         // A leader may serve reads under a lease that rests on the promise. Raft would let a
         // replica without a vote campaign.
-        let may_lead = !self.is_installing() && !self.damage.is_damaged();
+        let may_lead = !self.is_installing() && !self.applying.damage.is_damaged();
         if !self.promise.binds() && may_lead && self.consensus.is_voter() {
             self.consensus.campaign();
         }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use flotilla_dispatch::{ComparisonSchedule, ExpirySweep};
 use flotilla_region::{
-    BirthOrigin, Descriptor, EndTask, Event, Index, LogEffects, LogFetch, PeerId, ReadGrant,
-    RegionId, Reject, Term, Ticket,
+    BirthOrigin, Descriptor, EndTask, Event, Index, LogEffects, PeerId, ReadGrant, RegionId,
+    Reject, Term,
 };
 use flotilla_store::{
     AppliedReplica, ApplyOutcome, CheckpointReport, CheckpointedReplica, Commit, Error, Pacer,
@@ -28,17 +28,20 @@ use crate::task::{Outbox, Task};
 use crate::terms::{self, SyncedTerms};
 
 mod damage;
+mod damaged_reads;
 mod digests;
+mod fetching;
 mod held_views;
 mod installs;
 mod long_scans;
 mod reads;
+mod scanning;
 
-pub(crate) use damage::is_damage;
-use damage::refuse_if_damaged;
+pub(crate) use damaged_reads::is_damage;
+use damaged_reads::refuse_if_damaged;
 use held_views::HeldViews;
 pub(crate) use installs::{InstallArrow, RowWork};
-use long_scans::{LongScans, ScanStep};
+use long_scans::LongScans;
 pub(crate) use reads::rows;
 
 /// From one comparison of a region to the next, by the time of comparisons.
@@ -78,8 +81,6 @@ const LOOK_US_MAX: u64 = 5_000;
 const ASK_US_MAX: u64 = 10_000;
 /// From a wish for a split to its turn: one comes after the other.
 const SPLIT_US_MAX: u64 = 200_000;
-/// One of this many reads of old entries finds no memory.
-const FETCHES_TO_A_FAILURE: u64 = 8;
 
 #[derive(Debug)]
 pub(crate) struct Executor {
@@ -368,7 +369,7 @@ impl Executor {
         };
         self.note_comparisons(&applied.replicas, now, out);
         let mut done: Vec<_> = applied.replicas.iter().map(event).collect();
-        done.extend(applied.damaged.into_iter().map(damage::found));
+        done.extend(applied.damaged.into_iter().map(damaged_reads::found));
         done.extend(self.skip(applied.skipped, out));
         notify_core(&mut self.apply, &mut self.rng, self.delays, now, done, out);
         Ok(ChangedRows { applied: applied.replicas, ..ChangedRows::default() })
@@ -394,31 +395,6 @@ impl Executor {
         self.coverage.apply_stalls += 1;
         let left_us = left.map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX));
         Some(left_us.unwrap_or(LOOK_US_MAX).clamp(1, LOOK_US_MAX))
-    }
-
-    /// Reads entries from the log. Entries that are not there any more are reported as well.
-    ///
-    /// # Errors
-    ///
-    /// The log cannot read what it has acknowledged.
-    pub(crate) fn fetch(&mut self, fetch: &LogFetch, out: &mut Outbox) -> Result<(), Error> {
-        self.coverage.log.fetches += 1;
-        let (region, peer, context) = (fetch.region, fetch.peer, fetch.context);
-        let fetched = self.store.fetch(fetch);
-        // Not drawn, so that old seeds draw the rest as ever: now and then there is no memory.
-        let fails = self.coverage.log.fetches.is_multiple_of(FETCHES_TO_A_FAILURE);
-        let is_gone = |error: &Error| error.is_gone();
-        self.coverage.log.fetches_failed +=
-            u64::from(fails || fetched.as_ref().is_err_and(is_gone));
-        let event = match fetched {
-            Ok(_) if fails => Event::FetchFailed { region, peer, context },
-            Ok(entries) => Event::Fetched { region, peer, context, entries },
-            // Only this one is legal: any other error ends the store, as in the node.
-            Err(error) if error.is_gone() => Event::FetchFailed { region, peer, context },
-            Err(error) => return Err(error),
-        };
-        out.tasks.push((self.notify_delay_us(), Task::Post(vec![event])));
-        Ok(())
     }
 
     /// Takes a snapshot for a granted read and answers it.
@@ -488,23 +464,6 @@ impl Executor {
         Ok(())
     }
 
-    /// Reads the next part of a long scan.
-    pub(crate) fn scan_on(&mut self, ticket: Ticket, out: &mut Outbox) -> Result<(), ReadError> {
-        let (written, spills) = (self.spill_written_bytes(), &mut self.coverage.pages.spills);
-        let read = self.long_scans.read_part(ticket, written, spills);
-        match refuse_if_damaged(ticket, read, out)? {
-            ScanStep::More => self.plan_scan(ticket, out),
-            ScanStep::Done(reply) => out.replies.push((ticket, reply)),
-            ScanStep::Read(reply, region) => expiry::reply(ticket, reply, &region, out),
-            ScanStep::Unknown => {}
-        }
-        Ok(())
-    }
-
-    fn plan_scan(&mut self, ticket: Ticket, out: &mut Outbox) {
-        out.tasks.push((self.rng.u64(1..=self.delays.scan_us_max), Task::Scan(ticket)));
-    }
-
     /// Bytes that the store has written to its spill file so far.
     pub(crate) fn spill_written_bytes(&self) -> u64 {
         self.store.stats().pages.spill.written_bytes
@@ -566,6 +525,10 @@ impl Executor {
                     self.report_checkpoint(durable, out)?;
                 }
                 StoreMaintenance::Rest { .. } => break,
+                StoreMaintenance::LogUnreadable { replica, .. } => {
+                    let events = replica.into_iter().map(damaged_reads::found).collect();
+                    out.tasks.push((self.notify_delay_us(), Task::Post(events)));
+                }
                 _ => {}
             }
         }

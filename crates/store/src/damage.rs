@@ -2,8 +2,8 @@
 //!
 //! The rows that a damaged page held are lost here, and the other replicas of their regions have
 //! them. So the page is taken out of its tree, in one transaction with a mark in the apply row of
-//! each region that had keys there. A replica with the mark serves nothing and applies nothing until
-//! a snapshot takes the place of its rows, which takes the mark as well
+//! each region that had keys there. A replica with the mark serves nothing and applies nothing
+//! until a snapshot takes the place of its rows, which takes the mark as well
 //! (`docs/decisions/0060-a-damaged-replica-is-rebuilt-in-place.md`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +14,8 @@ use flotilla_pagestore::{Error as PagesError, LostKeys, PageStore, WriteTxn};
 use flotilla_region::{Descriptor, PeerId, RegionId, Space, StoreId};
 use parking_lot::Mutex;
 
+use crate::data_range::end_bound;
 use crate::error::Error;
-use crate::region_size::end_bound;
 use crate::schema::{self, APPLY, ApplyState, REGION};
 
 /// The most damaged pages that are taken out in one transaction.
@@ -66,7 +66,7 @@ pub struct DamagedReplica {
     pub peer: PeerId,
 }
 
-/// What became of a damaged page.
+/// The outcome for a damaged page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quarantine {
     /// Whether the trees had the page, and do not any more. If not, a transaction has replaced it
@@ -114,6 +114,27 @@ pub(crate) fn quarantine(
     }
 }
 
+/// Marks the replica whose log has a damaged entry, unless it is the only one of its region.
+pub(crate) fn give_up_log(
+    pages: &PageStore,
+    damaged: &DamagedReplicas,
+    store: StoreId,
+    peer: PeerId,
+) -> Result<Option<DamagedReplica>, Error> {
+    let mut txn = pages.write()?;
+    let mut regions = regions_of(&mut txn, Space::System)?;
+    regions.extend(regions_of(&mut txn, Space::Raw)?);
+    let is_it = |region: &&Descriptor| schema::replica_here(region, store) == Some(peer);
+    let Some(region) = regions.iter().find(is_it) else { return Ok(None) };
+    if !has_other_voter(region, store) {
+        return Ok(None);
+    }
+    let replica = mark(&mut txn, store, region)?;
+    damaged.note(&[replica]);
+    txn.publish()?;
+    Ok(Some(replica))
+}
+
 /// Keys of the trees of a space.
 type LostValues = BTreeMap<Space, Vec<Vec<u8>>>;
 
@@ -130,7 +151,11 @@ fn take_out(
             for name in [Some(trees.rows), trees.expiries].into_iter().flatten() {
                 let mut tree = txn.tree(name)?;
                 if !tree.is_empty() {
-                    lost.extend(tree.drop_pages(units)?);
+                    let keys = tree.len();
+                    let dropped = tree.drop_pages(units)?;
+                    let count: u64 = dropped.iter().map(|keys| keys.count).sum();
+                    assert_eq!(keys - count, tree.len(), "tree {name} has lost other keys");
+                    lost.extend(dropped);
                 }
             }
         }
@@ -159,6 +184,7 @@ fn regions_of(txn: &mut WriteTxn<'_>, space: Space) -> Result<Vec<Descriptor>, E
 
 fn meets(descriptor: &Descriptor, keys: &LostKeys) -> bool {
     let start = keys.start.as_deref().unwrap_or_default();
+    assert!(keys.end.as_deref().is_none_or(|end| start < end), "keys of a page are out of order");
     let begins_before = descriptor.end.is_empty() || start < &descriptor.end[..];
     begins_before && keys.end.as_ref().is_none_or(|end| descriptor.start[..] < end[..])
 }
@@ -170,8 +196,7 @@ fn mark(
 ) -> Result<DamagedReplica, Error> {
     let region = descriptor.id;
     let own = schema::replica_here(descriptor, store).ok_or(Error::NoRegion(region))?;
-    let is_other = |peer: &&flotilla_region::RegionPeer| peer.votes() && peer.store != store;
-    if descriptor.peers.iter().find(is_other).is_none() {
+    if !has_other_voter(descriptor, store) {
         return Err(Error::Corrupt(format!(
             "a page of region {region} is damaged, and no other store has a replica of it"
         )));
@@ -179,9 +204,15 @@ fn mark(
     let key = schema::region_key(region);
     let mut states = txn.tree(APPLY)?;
     let mut state = ApplyState::decode(region, states.get(&key)?.as_deref())?;
+    // It is in the rows, so an end must not have come before.
+    assert!(own.0 > 0, "region {region}: its replica here has no id");
     state.is_damaged = true;
     states.put(&key, &state.encode())?;
     Ok(DamagedReplica { region, peer: own })
+}
+
+fn has_other_voter(descriptor: &Descriptor, store: StoreId) -> bool {
+    descriptor.peers.iter().any(|peer| peer.votes() && peer.store != store)
 }
 
 /// The keys whose values lie on the damaged page, of one region or of all.

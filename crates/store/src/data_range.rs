@@ -1,5 +1,8 @@
 //! Ranges of rows of a space, in all of its column families.
 
+use std::ops::Bound;
+
+use bytes::Bytes;
 use flotilla_base::redact::LogKey;
 use flotilla_pagestore::{TreeMut, WriteTxn};
 use flotilla_region::Space;
@@ -29,6 +32,11 @@ pub(crate) fn delete(
         rows += delete_in(&mut txn.tree(trees.rows)?, start, end)?;
     }
     Ok(rows)
+}
+
+/// The bound of a region whose range ends there.
+pub(crate) fn end_bound(end: &Bytes) -> Bound<&[u8]> {
+    if end.is_empty() { Bound::Unbounded } else { Bound::Excluded(&end[..]) }
 }
 
 fn delete_in(tree: &mut TreeMut<'_>, start: &[u8], end: Option<&[u8]>) -> Result<u64, Error> {

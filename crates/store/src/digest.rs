@@ -17,8 +17,8 @@
 use flotilla_pagestore::{Error as PagesError, Tree};
 use flotilla_region::{Index, RegionId};
 
+use crate::data_range::end_bound;
 use crate::error::{Error, ReadError, read_failed};
-use crate::region_size::end_bound;
 use crate::schema::{self, DataRow};
 use crate::snapshot_read::StoreSnapshot;
 

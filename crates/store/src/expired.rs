@@ -75,7 +75,7 @@ impl RegionSnapshot {
     pub fn expiring_rows(&self) -> Result<u64, ReadError> {
         let Some(expiries) = self.expiries()? else { return Ok(0) };
         let start = Bound::Included(&self.descriptor().start[..]);
-        Ok(expiries.count(start, crate::region_size::end_bound(&self.descriptor().end))?)
+        Ok(expiries.count(start, crate::data_range::end_bound(&self.descriptor().end))?)
     }
 }
 

@@ -45,13 +45,13 @@ impl LogScrub {
     ///
     /// # Errors
     ///
-    /// An entry is damaged or cannot be read. The next step goes on behind it.
+    /// An entry of this group is damaged or cannot be read. The next step goes on behind it.
     pub(crate) fn step(
         &self,
         engine: &LogEngine,
         interval: Duration,
         now: Duration,
-    ) -> Result<Duration, Error> {
+    ) -> Result<Duration, (u64, Error)> {
         let mut position = self.position.lock();
         if now < position.due {
             return Ok(position.due);
@@ -66,7 +66,7 @@ impl LogScrub {
                 Some(index) => (*group, index),
                 None => (*group + 1, 0),
             };
-            bytes += piece.bytes?;
+            bytes += piece.bytes.map_err(|error| (*group, error))?;
             shares += piece.share;
             if piece.next.is_some() || bytes >= PIECE_BYTES {
                 break;

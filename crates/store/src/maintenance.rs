@@ -10,6 +10,7 @@ use flotilla_pagestore::{Error as PagesError, MaintenanceAction, MaintenanceOutc
 use flotilla_raftlog::Error as LogError;
 
 use crate::checkpoint::CheckpointReport;
+use crate::damage::DamagedReplica;
 use crate::error::Error;
 use crate::stats::Counter;
 
@@ -32,7 +33,13 @@ pub enum StoreMaintenance {
     ScrubUnreadable(PagesError),
     /// The scrub found an entry of the log that is damaged or cannot be read. Counted as a failed
     /// read; nothing needs the entry now, and the next start may.
-    LogUnreadable(LogError),
+    LogUnreadable {
+        /// The error.
+        error: LogError,
+        /// The replica whose entry is damaged, if another store has one: it is marked as for a
+        /// damaged page, and gets a snapshot in place of its log.
+        replica: Option<DamagedReplica>,
+    },
     /// There is nothing to do before this time, unless something changes.
     Rest {
         /// A time as it was given to the call; none: not before something changes.

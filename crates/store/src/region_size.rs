@@ -10,6 +10,7 @@ use flotilla_region::{Descriptor, RegionId, RegionSize};
 use parking_lot::Mutex;
 
 use crate::apply::AppliedReplica;
+use crate::data_range::end_bound;
 use crate::error::{Error, ReadError, read_failed};
 use crate::snapshot_read::{RegionSnapshot, StoreSnapshot};
 
@@ -52,8 +53,8 @@ impl SizeChecks {
             let region = view.region(replica.region, None);
             replica.size = match region.and_then(|region| region.size()) {
                 Ok(size) => Some(size),
-                // The entries are applied: a page that the disk cannot read now, or that is damaged,
-                // must not end the store for a size. It is looked at again after as many bytes.
+                // The entries are applied: a page that the disk cannot read now, or that is
+                // damaged, must not end the store for a size. It is looked at again later.
                 Err(
                     ReadError::Pages(PagesError::Io(_) | PagesError::Corrupt { .. })
                     | ReadError::Damaged,
@@ -156,11 +157,6 @@ fn shortest_between(before: &[u8], key: &[u8], bytes_min: usize) -> Bytes {
 
 fn bounds(descriptor: &Descriptor) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (Bound::Included(&descriptor.start[..]), end_bound(&descriptor.end))
-}
-
-/// The bound of a region whose range ends there.
-pub(crate) fn end_bound(end: &Bytes) -> Bound<&[u8]> {
-    if end.is_empty() { Bound::Unbounded } else { Bound::Excluded(&end[..]) }
 }
 
 #[cfg(test)]

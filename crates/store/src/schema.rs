@@ -493,6 +493,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn apply_rows_have_these_bytes() {
+        let hard_state = HardState { term: Term(6), vote: Some(PeerId(101)), commit: Index(9) };
+        let (applied, term, is_damaged) = (Index(8), Term(5), false);
+        let state = ApplyState { applied, term, watermark_ms: 0, is_damaged, hard_state };
+        let bytes = state.encode();
+        assert_eq!(bytes[..17], [1, 8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[17..], hard_state.encode()[..]);
+        assert_eq!(ApplyState::decode(RegionId(2), Some(&bytes)).unwrap(), state);
+        for (format, is_damaged, watermark_ms) in [(2, false, 258), (3, true, 258), (3, true, 0)] {
+            let state = ApplyState { watermark_ms, is_damaged, ..state };
+            let bytes = state.encode();
+            assert_eq!((bytes[0], &bytes[17..25]), (format, &watermark_ms.to_le_bytes()[..]));
+            assert_eq!(bytes[25..], hard_state.encode()[..]);
+            assert_eq!(ApplyState::decode(RegionId(2), Some(&bytes)).unwrap(), state);
+        }
+    }
+
+    #[test]
     fn rows_have_these_bytes() {
         assert_eq!(start_key(258)[6..], [0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(starts_of_key(&start_key(258)).unwrap(), 258);
@@ -508,24 +526,6 @@ mod tests {
         assert_eq!(store_of_run_key(LOG_SETTINGS_KEY), None);
 
         let hard_state = HardState { term: Term(6), vote: Some(PeerId(101)), commit: Index(9) };
-        let is_damaged = false;
-        let state = ApplyState {
-            applied: Index(8),
-            term: Term(5),
-            watermark_ms: 0,
-            is_damaged,
-            hard_state,
-        };
-        let bytes = state.encode();
-        assert_eq!(bytes[..17], [1, 8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(bytes[17..], hard_state.encode()[..]);
-        assert_eq!(ApplyState::decode(RegionId(2), Some(&bytes)).unwrap(), state);
-        let state = ApplyState { watermark_ms: 258, ..state };
-        let bytes = state.encode();
-        assert_eq!((bytes[0], &bytes[17..25]), (2, &[2, 1, 0, 0, 0, 0, 0, 0][..]));
-        assert_eq!(bytes[25..], hard_state.encode()[..]);
-        assert_eq!(ApplyState::decode(RegionId(2), Some(&bytes)).unwrap(), state);
-
         assert_eq!(CheckpointLsn { lsn: 7 }.encode(), [1, 7, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(
             CheckpointLsn::decode(&CheckpointLsn { lsn: 7 }.encode()).unwrap(),

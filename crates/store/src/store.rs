@@ -1,6 +1,7 @@
 //! The store: opens both engines and offers their operations. `views` has those that only look,
-//! `sole_voters` those of a recovery without a majority.
+//! `damaged` those around damaged pages, `sole_voters` those of a recovery without a majority.
 
+mod damaged;
 mod sole_voters;
 mod views;
 
@@ -11,9 +12,7 @@ use bytes::Bytes;
 use flotilla_identity::{
     ClusterSettings, MemberId, PeerWrite, RunHistory, StoreIdentity, StoreRegistry,
 };
-use flotilla_pagestore::{
-    DirtyLimits, Error as PagesError, MaintenanceAction, Options as PageOptions, PageStore,
-};
+use flotilla_pagestore::{DirtyLimits, MaintenanceAction, Options as PageOptions, PageStore};
 use flotilla_raftlog::{Commit, Error as LogError, LogMaintenance, PurgeReport, RecoveryReport};
 use flotilla_region::{
     ApplyTask, Compaction, Descriptor, EndTask, Envelope, InstallTask, LogEntry, LogFetch,
@@ -24,7 +23,7 @@ use flotilla_region::{
 use crate::apply::{self, Applied, AppliedReplica, DigestCut};
 use crate::checkpoint::{CheckpointReport, CheckpointState};
 use crate::config::Config;
-use crate::damage::{self, DamagedReplicas, Quarantine};
+use crate::damage::DamagedReplicas;
 use crate::digest_job::{DigestJobs, DigestRequest, DigestStep};
 use crate::directory::StoreDirectory;
 use crate::end::{self, Ended};
@@ -300,45 +299,6 @@ impl Store {
         Ok(applied)
     }
 
-    /// Applies, and takes out the damaged pages that are in the way.
-    fn apply_undamaged(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {
-        let mut damaged = vec![];
-        loop {
-            let (mut at, store) = (None, self.identity.store);
-            match apply::apply(&self.pages, &self.log, &self.ranges, store, tasks, &mut at) {
-                Err(Error::Pages(error @ PagesError::Corrupt { page, .. })) => {
-                    let found = self.quarantine(page, at)?;
-                    if !found.was_found {
-                        return Err(error.into());
-                    }
-                    damaged.extend(found.replicas);
-                }
-                applied => return Ok(Applied { damaged, ..applied? }),
-            }
-        }
-    }
-
-    /// A page was found damaged, as [`Error::Pages`] or [`ReadError::Pages`] names it: while `of`
-    /// was read, or by maintenance. Takes it out of its tree and marks the replicas that have lost
-    /// rows: from then on they serve nothing and apply nothing. Their shards are to hear of it, and
-    /// a snapshot of another replica mends them ([`Store::install`]). The marks are durable with the
-    /// next checkpoint; before that a crash brings the damaged page back.
-    ///
-    /// Reads all branches of the trees; and all rows of the region, or of all, if a long value is
-    /// damaged. Appliers wait meanwhile for the former.
-    ///
-    /// # Errors
-    ///
-    /// The page is one that the whole store needs, or the only replica of a region is damaged:
-    /// then the store cannot go on.
-    pub fn quarantine(&self, page: u64, of: Option<RegionId>) -> Result<Quarantine, Error> {
-        let store = self.identity.store;
-        let found = damage::quarantine(&self.pages, &self.damaged, store, page, of)?;
-        self.counters.damaged_pages.add(u64::from(found.was_found));
-        found.replicas.iter().for_each(|replica| self.sizes.forget(replica.region));
-        Ok(found)
-    }
-
     /// Everything as it is now. Never waits.
     #[must_use]
     pub fn read(&self) -> StoreSnapshot {
@@ -561,11 +521,14 @@ impl Store {
             return Ok(StoreMaintenance::Rest { until });
         };
         let due = match self.log_scrub.step(self.log.engine(), interval, now) {
-            Err(Error::Log(error @ (LogError::Corrupt { .. } | LogError::Io(_)))) => {
+            Err((group, Error::Log(error @ (LogError::Corrupt { .. } | LogError::Io(_))))) => {
                 self.counters.log_reads_failed.add(1);
-                return Ok(StoreMaintenance::LogUnreadable(error));
+                let is_damage = matches!(error, LogError::Corrupt { .. });
+                let replica = if is_damage { self.give_up_log(PeerId(group))? } else { None };
+                return Ok(StoreMaintenance::LogUnreadable { error, replica });
             }
-            stepped => stepped?,
+            Err((_, error)) => return Err(error),
+            Ok(due) => due,
         };
         Ok(StoreMaintenance::Rest { until: Some(until.map_or(due, |until| until.min(due))) })
     }

@@ -25,10 +25,11 @@ use flotilla_vfs::os::OsFs;
 use crate::{copy_of, is_written_alike, noise};
 
 /// The older ones are read, the newest one is read and written.
-const FIXTURES: [&str; 9] = [
-    "store", "store-2", "store-3", "store-4", "store-5", "store-6", "store-7", "store-8", "store-9",
+const FIXTURES: [&str; 10] = [
+    "store", "store-2", "store-3", "store-4", "store-5", "store-6", "store-7", "store-8",
+    "store-9", "store-10",
 ];
-const NEWEST: &str = FIXTURES[8];
+const NEWEST: &str = FIXTURES[9];
 /// The time of the first entry with one, and the time to live of each sixth row.
 const TIME_MS: u64 = 1_800_000_000_000;
 const TTL_S: u64 = 1_000_000;

@@ -11,7 +11,6 @@ use crate::driver::comparisons::Comparisons;
 use crate::driver::disk_view::DiskView;
 use crate::driver::joint_changes::JointChanges;
 use crate::driver::latencies::Latencies;
-use crate::driver::page_damage::PageDamage;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::split_wishes::SplitWishes;
@@ -20,6 +19,7 @@ use crate::driver::workers::applier::ApplyWork;
 use crate::driver::workers::checkpointer::CheckpointSignal;
 use crate::driver::workers::log_reader::LookupTask;
 use crate::driver::workers::log_writer::LogTask;
+use crate::driver::workers::page_damage::PageDamage;
 use crate::driver::workers::work_queue::WorkQueue;
 use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
@@ -66,12 +66,13 @@ impl WorkQueues {
 }
 
 impl NodeContext {
-    /// What is done about damaged pages.
+    /// The way to have damaged pages taken out.
     pub(crate) fn page_damage(&self, failure: &NodeFailure) -> PageDamage {
+        let signal = Arc::clone(&self.queues.checkpoint_signal);
         PageDamage {
             store: Arc::clone(&self.store),
             mailboxes: self.mailboxes.clone(),
-            signal: Arc::clone(&self.queues.checkpoint_signal),
+            demand: Arc::new(move || signal.demand()),
             failure: failure.clone(),
             under_way: Arc::clone(&self.damaged_pages),
         }

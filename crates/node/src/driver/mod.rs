@@ -22,7 +22,6 @@ pub(crate) mod joint_changes;
 pub(crate) mod latencies;
 pub(crate) mod mailbox;
 mod membership_change;
-pub(crate) mod page_damage;
 pub(crate) mod reroute;
 pub mod router;
 pub(crate) mod routes;

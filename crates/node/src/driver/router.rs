@@ -399,7 +399,7 @@ impl Router {
     }
 
     /// Handles the error of a read of `region` at a view: counts and logs it, and sees to a damaged
-    /// page. What makes no sense behind a valid checksum ends the node: a defect has written it.
+    /// page. A row that makes no sense behind a valid checksum ends the node: a defect wrote it.
     pub(crate) fn read_failed(&self, region: RegionId, error: &ReadError) {
         match error {
             ReadError::Pages(PagesError::SnapshotTooOld { .. })

@@ -79,9 +79,15 @@ impl Operator for OperatorServer {
         } else {
             let until = Instant::now() + VERDICT_WAIT;
             let found = self.router.verdict(region, Index(index), until).await;
-            found.map(|verdict| {
-                let verdict = verdict.map(|verdict| verdict_to_wire(region, &verdict));
-                VerifyRegionResponse { index, verdict, ..Default::default() }
+            found.map(|verdict| match verdict {
+                // The next leader knows nothing of this comparison.
+                None if !self.router.leads(region) => {
+                    VerifyRegionResponse { is_led_elsewhere: true, ..Default::default() }
+                }
+                verdict => {
+                    let verdict = verdict.map(|verdict| verdict_to_wire(region, &verdict));
+                    VerifyRegionResponse { index, verdict, ..Default::default() }
+                }
             })
         };
         Ok(Response::new(answered.or_else(|error| verify_refusal(region_id, error))?))

@@ -16,9 +16,9 @@ use super::peer_stream::PeerStream;
 use super::send_queue::SendQueue;
 use super::snapshots::{ByteRate, SnapshotSender};
 use crate::driver::disk_view::DiskView;
-use crate::driver::page_damage::PageDamage;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::shard_thread::MessageSink;
+use crate::driver::workers::page_damage::PageDamage;
 use crate::membership::Membership;
 
 /// The queues to one other store.

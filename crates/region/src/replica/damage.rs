@@ -10,21 +10,25 @@ use crate::step_context::StepContext;
 impl Replica {
     /// Rows of the replica are lost; entries up to `skipped` were left out.
     pub(crate) fn damaged(&mut self, skipped: Option<Index>, step: &mut StepContext<'_>) {
-        self.damage.note(skipped);
+        self.applying.damage.note(skipped);
         // They wait for entries that are not applied any more.
         let why = Reject::NotLeader { leader: None };
         self.read_path.drain(&why, step);
         self.proposals.reject_queued(&why, |ticket, why| step.reject(ticket, why));
     }
 
-    /// What a request is told that would need the rows, or an entry applied.
+    /// Refuses a request that would need the rows, or an entry applied.
     pub(super) fn check_damage(&self) -> Result<(), Reject> {
-        if self.damage.is_damaged() { Err(Reject::NotLeader { leader: None }) } else { Ok(()) }
+        if self.applying.damage.is_damaged() {
+            Err(Reject::NotLeader { leader: None })
+        } else {
+            Ok(())
+        }
     }
 
     /// Hands the lead over, or asks the leader for a snapshot.
     pub(super) fn tick_damage(&mut self, step: &mut StepContext<'_>) {
-        if !self.damage.is_damaged() || self.install.is_staged() {
+        if !self.applying.damage.is_damaged() || self.install.is_staged() {
             return;
         }
         if self.consensus.is_leader() {
@@ -36,7 +40,7 @@ impl Replica {
             }
             return;
         }
-        if self.damage.tick(step.config.election_ticks)
+        if self.applying.damage.tick(step.config.election_ticks)
             && let Some(leader) = self.consensus.leader()
         {
             self.ask_for_snapshot(leader);
@@ -63,6 +67,6 @@ impl Replica {
 
     /// Whether a staged snapshot may take the place of rows and log. To a sound replica raft says.
     pub(super) fn reaches_log_end(&self, index: Index) -> bool {
-        !self.damage.is_damaged() || index >= self.consensus.last()
+        !self.applying.damage.is_damaged() || index >= self.consensus.last()
     }
 }

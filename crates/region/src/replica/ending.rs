@@ -45,8 +45,8 @@ impl Replica {
         self.output.messages.clear();
         // Of splits that were applied on the way to the end: the children live on.
         self.bear(step);
-        // What a damaged replica has left out is not to come.
-        let applied = self.consensus.applied_index().max(self.damage.skipped());
+        // The entries that a damaged replica has left out are not to come.
+        let applied = self.consensus.applied_index().max(self.applying.damage.skipped());
         let is_done = self.inflight_writes.are_done()
             && self.applying.handed_out() == applied
             && self.consensus.commit() == applied;

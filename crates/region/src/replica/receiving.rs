@@ -72,10 +72,10 @@ impl Replica {
             // The writes under way have to end before the snapshot is taken.
             MessageKind::Append if self.install.is_staged() => Err(Refusal::Installing),
             // The lead is of no use here, and the log has to stay as it is until a snapshot comes.
-            MessageKind::TimeoutNow if self.damage.is_damaged() => Err(Refusal::Damaged),
+            MessageKind::TimeoutNow if self.applying.damage.is_damaged() => Err(Refusal::Damaged),
             MessageKind::Append
                 if !message.entries.is_empty()
-                    && !self.damage.takes_entries(step.config.election_ticks) =>
+                    && !self.applying.damage.takes_entries(step.config.election_ticks) =>
             {
                 Err(Refusal::Damaged)
             }

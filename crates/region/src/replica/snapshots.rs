@@ -2,7 +2,6 @@
 //! rows and log.
 
 use super::Replica;
-use crate::applying::ApplyProgress;
 use crate::convert;
 use crate::effects::SnapshotSend;
 use crate::error::Reject;
@@ -126,8 +125,7 @@ impl Replica {
     /// is not applied and heard.
     fn is_at_rest(&self) -> bool {
         self.inflight_writes.are_done()
-            && self.applying.handed_out()
-                == self.consensus.applied_index().max(self.damage.skipped())
+            && self.applying.is_done(self.consensus.applied_index())
             && !self.consensus.has_ready()
             && self.output.births.is_empty()
     }
@@ -151,7 +149,7 @@ impl Replica {
         if !self.reaches_log_end(index) {
             return step.effects.discards.push(staged.stage);
         }
-        if self.damage.is_damaged() {
+        if self.applying.damage.is_damaged() {
             self.consensus.want_snapshot(index);
         }
         let _ = self.consensus.step(convert::message_to_raft(from, self.me.id, message));
@@ -169,8 +167,8 @@ impl Replica {
     fn begin_install(&mut self, staged: StagedSnapshot, step: &mut StepContext<'_>) {
         let hard_state = convert::hard_state_from_raft(&self.consensus.hard_state());
         let task = self.install.begin(self.me.id, staged, hard_state);
-        // What is found from now on is damage of the new rows.
-        self.damage.clear();
+        // Damage that is found from now on is of the new rows.
+        self.applying.damage.clear();
         // Before anything else is claimed: an entry of these may have been applied elsewhere.
         let SnapshotHead { index, term, .. } = task.head;
         let passed = self.proposals.pass_over(index, term, |ticket, why| step.reject(ticket, why));
@@ -209,10 +207,8 @@ impl Replica {
         let region = self.descriptor.id;
         assert_eq!(self.consensus.persisted_index(), index, "region {region}: raft has the reset");
         assert_eq!(descriptor.peer(self.me.id), Some(self.me), "region {region} without this");
-        // As much as before, if the rows were damaged.
-        assert!(index >= self.applying.handed_out(), "region {region} goes back to {index}");
         self.consensus.applied(index);
-        self.applying = ApplyProgress::new(index);
+        self.applying.restart(index);
         self.compactor.raise_durable(index);
         // R18: raft's configuration is that of the snapshot as well.
         self.descriptor = descriptor;

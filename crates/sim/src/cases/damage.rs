@@ -51,7 +51,7 @@ fn heals(case: &mut Scenario, store: usize) {
 }
 
 /// C44: a page of a follower is damaged. An entry for it meets that; the follower gets all rows of
-/// the region anew, as the same replica, and the clients notice nothing.
+/// the region anew, as the same replica, and no client notices.
 #[test]
 fn c44_a_damaged_follower_is_built_anew_in_place() {
     let mut case = with_rows(Scenario::without_scrub(50));
@@ -68,8 +68,8 @@ fn c44_a_damaged_follower_is_built_anew_in_place() {
     case.finish();
 }
 
-/// C44b: a page of the leader is damaged. The read that meets it is refused, and answered wrongly by
-/// none; another one leads, and the former leader gets its rows.
+/// C44b: a page of the leader is damaged. The read that meets it is refused; another one leads, and
+/// the former leader gets its rows.
 #[test]
 fn c44b_a_damaged_leader_hands_over() {
     let mut case = with_rows(Scenario::without_scrub(51));
@@ -181,7 +181,7 @@ fn c44e_the_power_goes_while_new_rows_come() {
     }
 }
 
-/// C44f: nobody reads or writes. The scrub finds the damage.
+/// C44f: no client reads or writes. The scrub finds the damage.
 #[test]
 fn c44f_a_scrub_finds_damage_in_an_idle_store() {
     let mut case = with_rows(Scenario::with_roots(58));

@@ -59,7 +59,7 @@ impl Scenario {
         })
     }
 
-    /// With roots; no page is read unless somebody needs it.
+    /// With roots; no page is read unless a task needs it.
     pub(super) fn without_scrub(seed: u64) -> Self {
         Self::of_settings(seed, with_roots(REPLICAS), |settings| {
             settings.store.pages.scrub_interval = None;

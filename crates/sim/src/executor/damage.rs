@@ -1,10 +1,10 @@
 //! Damaged pages: taken out as the node does, and told to the core.
 
-use flotilla_region::{Event, RegionId, Reject, Ticket};
-use flotilla_store::{DamagedReplica, Error, PagesError, ReadError, SkippedEntries};
+use flotilla_region::{Event, RegionId};
+use flotilla_store::{DamagedReplica, Error, SkippedEntries};
 
 use super::Executor;
-use crate::request::ClientReply;
+use super::damaged_reads::found;
 use crate::task::{Outbox, Task};
 
 impl Executor {
@@ -15,13 +15,13 @@ impl Executor {
         of: Option<RegionId>,
         out: &mut Outbox,
     ) -> Result<(), Error> {
-        let found = self.store.quarantine(page, of)?;
-        let events = found.replicas.into_iter().map(self::found).collect();
+        let taken = self.store.quarantine(page, of)?;
+        let events = taken.replicas.into_iter().map(found).collect();
         out.tasks.push((self.notify_delay_us(), Task::Post(events)));
         Ok(())
     }
 
-    /// The events of entries that were left out. What came of them is not known here.
+    /// The events of entries that were left out. Their outcomes are not known here.
     pub(super) fn skip(
         &mut self,
         skipped: Vec<SkippedEntries>,
@@ -35,26 +35,4 @@ impl Executor {
             Event::Damaged { region, peer, skipped: Some(index) }
         })
     }
-}
-
-/// A replica has lost rows.
-pub(super) fn found(DamagedReplica { region, peer }: DamagedReplica) -> Event {
-    Event::Damaged { region, peer, skipped: None }
-}
-
-/// Whether rows of a replica are lost, as a read of it says.
-pub(crate) fn is_damage(error: &ReadError) -> bool {
-    matches!(error, ReadError::Damaged | ReadError::Pages(PagesError::Corrupt { .. }))
-}
-
-/// Refuses a request that has met damage; its error goes on.
-pub(super) fn refuse_if_damaged<T>(
-    ticket: Ticket,
-    read: Result<T, ReadError>,
-    out: &mut Outbox,
-) -> Result<T, ReadError> {
-    if read.as_ref().is_err_and(is_damage) {
-        out.replies.push((ticket, ClientReply::Refused(Reject::NotLeader { leader: None })));
-    }
-    read
 }

@@ -179,6 +179,9 @@ pub(crate) fn apply(
         let replica = AppliedReplica { region, peer, index, changes, written_bytes, size };
         applied.replicas.push(replica);
     }
+    let skipped = |region| applied.skipped.iter().any(|it| it.replica.region == region);
+    let both = applied.replicas.iter().find(|replica| skipped(replica.region));
+    assert!(both.is_none(), "{both:?} is damaged, and was applied");
     txn.publish()?;
     Ok(applied)
 }
@@ -193,6 +196,7 @@ fn skip(peer: PeerId, log: &StoreLog, task: &ApplyTask) -> Result<Option<Skipped
         )));
     }
     let Some(last) = task.entries.last() else { return Ok(None) };
+    assert!(task.entries[0].entry.index <= last.entry.index, "region {region}: out of order");
     let undecided = task.entries.iter().flat_map(|committed| committed.tickets.iter().copied());
     Ok(Some(SkippedEntries {
         replica: DamagedReplica { region, peer },

@@ -61,6 +61,7 @@ pub(crate) fn install(
     let before = rows_before(&mut txn, store, region, peer)?;
     let before_state = before.as_ref().map(|(_, state)| state);
     let state = next_state(&mut txn, task, before_state, staged.watermark_ms)?;
+    assert!(!state.is_damaged, "region {region}: new rows are said to be damaged");
     let rows = staged.trees.iter().map(|trees| trees.rows.len()).sum();
     let mut rows_removed = 0;
     let old_range = before.as_ref().map(|(old, _)| old);

@@ -8,8 +8,8 @@ use flotilla_region::{Index, RegionId, RegionSize, SnapshotHead};
 
 use super::chunk::{ChunkBuilder, ROWS_BYTES_MAX, SnapshotChunk};
 use super::end::SnapshotEnd;
+use crate::data_range::end_bound;
 use crate::error::{Error, ReadError};
-use crate::region_size::end_bound;
 use crate::schema::{self, DataRow, FamilyTrees};
 use crate::snapshot_read::{RegionSnapshot, StoreSnapshot};
 

@@ -59,7 +59,7 @@ fn maintain_until(store: &Store, end: Duration) -> Result<u64, LogError> {
                 now = until.expect("the scrub goes on for ever");
                 rests += 1;
             }
-            StoreMaintenance::LogUnreadable(error) => return Err(error),
+            StoreMaintenance::LogUnreadable { error, .. } => return Err(error),
             _ => {}
         }
     }
@@ -87,6 +87,7 @@ fn each_entry_of_the_log_is_read_again_within_the_interval_and_damage_is_found()
     let damaged = maintain_until(&store, 2 * interval).unwrap_err();
     assert!(matches!(damaged, LogError::Corrupt { .. }), "{damaged}");
     assert_eq!(store.stats().log_reads_failed, 1);
+    assert_eq!(store.stats().damaged_replicas, 1, "another store has the entry");
     // And the others are read.
     let before = store.stats().log_scrubbed_bytes;
     maintain_until(&store, 2 * interval).unwrap();

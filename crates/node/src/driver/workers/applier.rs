@@ -11,10 +11,10 @@ use super::checkpointer::CheckpointSignal;
 use super::work_queue::WorkQueue;
 use crate::driver::comparisons::Comparisons;
 use crate::driver::latencies::{Latencies, Milestone};
-use crate::driver::page_damage;
 use crate::driver::routes::RoutingTable;
 use crate::driver::shard_message::Mailboxes;
 use crate::driver::tickets::{TicketAnswer, Tickets};
+use crate::driver::workers::page_damage;
 use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
 

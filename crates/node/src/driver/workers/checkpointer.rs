@@ -13,8 +13,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::checkpoint_log::CheckpointLog;
 use crate::driver::latencies::Latencies;
-use crate::driver::page_damage::PageDamage;
 use crate::driver::shard_message::Mailboxes;
+use crate::driver::workers::page_damage::PageDamage;
 use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
 
@@ -257,8 +257,9 @@ impl Checkpointer {
             StoreMaintenance::DeferredFreeUnreadable(error) => {
                 tracing::warn!("space of a deleted range is not given back: {error}");
             }
-            StoreMaintenance::LogUnreadable(error) => {
+            StoreMaintenance::LogUnreadable { error, replica } => {
                 tracing::error!("the scrub has found an entry of the log that is lost: {error}");
+                self.damage.tell(replica);
             }
             StoreMaintenance::ScrubUnreadable(error) => {
                 tracing::warn!("the scrub of the pages cannot read the disk: {error}");

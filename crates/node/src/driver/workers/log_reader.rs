@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flotilla_region::{Envelope, Event, LogFetch};
-use flotilla_store::{Error, LogError, Store};
+use flotilla_store::{DamagedReplica, Error, LogError, Store};
 
 use super::work_queue::WorkQueue;
 use crate::driver::shard_message::Mailboxes;
@@ -88,6 +88,10 @@ impl LogReader {
             }
             Err(error) => {
                 let what = unread(fetch, &error);
+                if is_damage(&error) && self.gives_up(fetch) {
+                    tracing::error!("{what}; a snapshot of another store takes its place");
+                    return Some(Event::FetchFailed { region, peer, context });
+                }
                 if !passes(&error) {
                     self.failure.report(&what);
                     return None;
@@ -103,6 +107,30 @@ impl LogReader {
         };
         Some(event)
     }
+}
+
+impl LogReader {
+    /// Gives a replica up whose log is damaged, if another store has one of the region.
+    fn gives_up(&self, fetch: &LogFetch) -> bool {
+        match self.store.give_up_log(fetch.peer) {
+            Ok(None) => false,
+            Ok(Some(DamagedReplica { region, peer })) => {
+                let damaged = Event::Damaged { region, peer, skipped: None };
+                self.mailboxes.complete_all([damaged]);
+                true
+            }
+            Err(error) => {
+                let region = fetch.region;
+                self.failure.report(&format!("region {region}: rows cannot be read: {error}"));
+                true
+            }
+        }
+    }
+}
+
+/// Whether the log has other bytes than were written, and it is known which entry they are of.
+fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::Log(LogError::Corrupt { .. }))
 }
 
 fn unread(fetch: &LogFetch, error: &Error) -> String {

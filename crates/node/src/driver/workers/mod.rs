@@ -18,4 +18,5 @@ mod commit_delay;
 pub(crate) mod disk_watcher;
 pub(crate) mod log_reader;
 pub(crate) mod log_writer;
+pub(crate) mod page_damage;
 pub(crate) mod work_queue;

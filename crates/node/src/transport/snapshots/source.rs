@@ -6,7 +6,7 @@ use flotilla_store::{ReadError, SnapshotEnd, SnapshotReader};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{CHUNK_BYTES, CHUNKS_IN_FLIGHT};
-use crate::driver::page_damage::PageDamage;
+use crate::driver::workers::page_damage::PageDamage;
 
 /// A part of a snapshot.
 pub(super) enum SourcePart {

@@ -1,6 +1,6 @@
-//! What a node does about a page that is not what was written: the replicas that have lost rows by
-//! it are marked, and their shards see to it that other stores send them anew. The node stops only
-//! if the whole store needs the page, or no other store has the rows
+//! The way from a page that is not what was written to new rows: the replicas that have lost some
+//! by it are marked, and their shards see to it that other stores send them. The node stops only if
+//! the whole store needs the page, or no other store has the rows
 //! (`docs/decisions/0060-a-damaged-replica-is-rebuilt-in-place.md`).
 
 use std::collections::BTreeSet;
@@ -11,7 +11,6 @@ use flotilla_store::{DamagedReplica, PagesError, ReadError, Store};
 use parking_lot::Mutex;
 
 use crate::driver::shard_message::Mailboxes;
-use crate::driver::workers::checkpointer::CheckpointSignal;
 use crate::drop_notify::DropNotify;
 use crate::failure::NodeFailure;
 
@@ -20,7 +19,8 @@ use crate::failure::NodeFailure;
 pub(crate) struct PageDamage {
     pub(crate) store: Arc<DropNotify<Store>>,
     pub(crate) mailboxes: Mailboxes,
-    pub(crate) signal: Arc<CheckpointSignal>,
+    /// Asks for a checkpoint.
+    pub(crate) demand: Arc<dyn Fn() + Send + Sync>,
     pub(crate) failure: NodeFailure,
     /// The pages that are being taken out: many reads may meet one.
     pub(crate) under_way: Arc<Mutex<BTreeSet<u64>>>,
@@ -64,6 +64,11 @@ impl PageDamage {
         found == Some(true)
     }
 
+    /// Tells the shard of a replica that was marked because of its log.
+    pub(crate) fn tell(&self, replica: Option<DamagedReplica>) {
+        self.mailboxes.complete_all(replica.map(event));
+    }
+
     /// Whether a tree of rows had the page. None if the store cannot go on: then the node stops.
     fn take_out(&self, page: u64, of: Option<RegionId>) -> Option<bool> {
         let found = match self.store.quarantine(page, of) {
@@ -75,7 +80,7 @@ impl PageDamage {
         };
         if found.was_found {
             // The marks are to outlive a restart.
-            self.signal.demand();
+            (self.demand)();
             log(&found.replicas);
             self.mailboxes.complete_all(found.replicas.into_iter().map(event));
         }
@@ -92,7 +97,7 @@ pub(crate) fn log(found: &[DamagedReplica]) {
     );
 }
 
-/// What a shard hears of its replica.
+/// The word to the shard of a replica.
 pub(crate) fn event(replica: DamagedReplica) -> Event {
     Event::Damaged { region: replica.region, peer: replica.peer, skipped: None }
 }

@@ -1,0 +1,63 @@
+//! Operations around damage: pages are taken out, and replicas are marked.
+
+use flotilla_pagestore::Error as PagesError;
+use flotilla_region::{ApplyTask, PeerId, RegionId};
+
+use super::Store;
+use crate::apply::{self, Applied};
+use crate::damage::{self, DamagedReplica, Quarantine};
+use crate::error::Error;
+#[cfg(doc)]
+use crate::error::ReadError;
+
+impl Store {
+    /// Applies, and takes out the damaged pages that are in the way.
+    pub(super) fn apply_undamaged(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {
+        let mut damaged = vec![];
+        loop {
+            let (mut at, store) = (None, self.identity.store);
+            match apply::apply(&self.pages, &self.log, &self.ranges, store, tasks, &mut at) {
+                Err(Error::Pages(error @ PagesError::Corrupt { page, .. })) => {
+                    let found = self.quarantine(page, at)?;
+                    if !found.was_found {
+                        return Err(error.into());
+                    }
+                    damaged.extend(found.replicas);
+                }
+                applied => return Ok(Applied { damaged, ..applied? }),
+            }
+        }
+    }
+
+    /// A page was found damaged, as [`Error::Pages`] or [`ReadError::Pages`] names it: while `of`
+    /// was read, or by maintenance. Takes it out of its tree and marks the replicas that have lost
+    /// rows: from then on they serve nothing and apply nothing. Their shards are to hear of it, and
+    /// a snapshot of another replica mends them ([`Store::install`]). The marks are durable with
+    /// the next checkpoint; before that a crash brings the damaged page back.
+    ///
+    /// Reads all branches of the trees; and all rows of the region, or of all, if a long value is
+    /// damaged. Appliers wait meanwhile for the former.
+    ///
+    /// # Errors
+    ///
+    /// The page is one that the whole store needs, or the only replica of a region is damaged:
+    /// then the store cannot go on.
+    pub fn quarantine(&self, page: u64, of: Option<RegionId>) -> Result<Quarantine, Error> {
+        let store = self.identity.store;
+        let found = damage::quarantine(&self.pages, &self.damaged, store, page, of)?;
+        self.counters.damaged_pages.add(u64::from(found.was_found));
+        found.replicas.iter().for_each(|replica| self.sizes.forget(replica.region));
+        Ok(found)
+    }
+
+    /// An entry in the log of a replica here was found damaged: marks the replica as for a damaged
+    /// page, for a snapshot takes the place of its log, too. None if it is not here with rows, or
+    /// no other store has one of its region.
+    ///
+    /// # Errors
+    ///
+    /// The page store failed.
+    pub fn give_up_log(&self, peer: PeerId) -> Result<Option<DamagedReplica>, Error> {
+        damage::give_up_log(&self.pages, &self.damaged, self.identity.store, peer)
+    }
+}
