@@ -261,7 +261,7 @@ async fn a_damaged_page_stops_the_node_and_is_never_served() {
     }
     let error = client.get("a").await.unwrap_err();
     let reason = failed(&node).await;
-    assert!(reason.contains("cannot be read: pages"), "{reason}, and the client heard {error}");
+    assert!(reason.contains("is damaged: "), "{reason}, and the client heard {error}");
     node.abandon().await;
 }
 

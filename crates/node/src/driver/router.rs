@@ -22,7 +22,7 @@ use flotilla_identity::MemberId;
 use flotilla_region::{
     Descriptor, Event, Index, Peer, RegionId, Reject, RequestPrecondition, Space, Term, Ticket,
 };
-use flotilla_store::{ApplyOutcome, PagesError, ReadError, Store, StoreSnapshot};
+use flotilla_store::{ApplyOutcome, DamagedReplica, PagesError, ReadError, Store, StoreSnapshot};
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
@@ -404,9 +404,15 @@ impl Router {
         match error {
             ReadError::Pages(PagesError::SnapshotTooOld { .. })
             | ReadError::SnapshotTooOld
-            | ReadError::Damaged
             | ReadError::RegionNotFound
             | ReadError::NothingApplied => {}
+            // Its shard may have had no replica when the others were told of the page.
+            ReadError::Damaged => {
+                let here = self.shared.identity.store;
+                let own = self.descriptor(region).and_then(|found| found.peer_on(here));
+                let replica = own.map(|peer| DamagedReplica { region, peer: peer.id });
+                self.shared.context.page_damage(&self.shared.failure).tell(replica);
+            }
             ReadError::Pages(_) => {
                 self.note_failed_read(region, error);
                 self.shared.context.page_damage(&self.shared.failure).read_failed(region, error);

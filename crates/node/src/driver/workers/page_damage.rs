@@ -64,7 +64,7 @@ impl PageDamage {
         found == Some(true)
     }
 
-    /// Tells the shard of a replica that was marked because of its log.
+    /// Tells the shard of a replica that it is marked.
     pub(crate) fn tell(&self, replica: Option<DamagedReplica>) {
         self.mailboxes.complete_all(replica.map(event));
     }
