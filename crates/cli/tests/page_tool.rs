@@ -17,16 +17,25 @@ fn flotilla<S: AsRef<OsStr>>(args: &[S]) -> Output {
     command.arg("pages").args(args).stdin(Stdio::null()).output().unwrap()
 }
 
+/// The output of a command that succeeds. A child that another test has just forked holds the lock
+/// of a file that was closed, until it runs its own program.
+fn succeeds<S: AsRef<OsStr>>(args: &[S]) -> Vec<u8> {
+    loop {
+        let output = flotilla(args);
+        if output.status.success() {
+            return output.stdout;
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("in use by another process"), "{output:?}");
+    }
+}
+
 fn tells<S: AsRef<OsStr>>(args: &[S]) -> Value {
-    let output = flotilla(args);
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).unwrap()
+    serde_json::from_slice(&succeeds(args)).unwrap()
 }
 
 fn says<S: AsRef<OsStr>>(args: &[S]) -> String {
-    let output = flotilla(args);
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
+    String::from_utf8(succeeds(args)).unwrap()
 }
 
 /// Exit code and what is said on standard error.
