@@ -77,6 +77,14 @@ pub fn survivor_report(
     drop(store);
     // All splits are applied now: each region is in the rows.
     let (store, recovered, registry) = open(Arc::clone(fs), dir, config.clone(), nonce)?;
+    // It would become the only one, and nothing could mend it any more.
+    if let Some(damaged) = recovered.replicas.iter().find(|found| found.is_damaged) {
+        return Err(Error::WrongDirectory(format!(
+            "the replica of region {} here has lost rows by a damaged page, and needs another store \
+             to get them from: recover without this store",
+            damaged.descriptor.id
+        )));
+    }
     let member = store.member_id();
     let replicas = recovered.replicas.iter().map(surviving).collect();
     Ok(SurvivorReport { cluster_id: member.cluster_id, store: member.store, registry, replicas })

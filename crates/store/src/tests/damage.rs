@@ -182,3 +182,17 @@ fn the_only_replica_of_a_region_is_not_given_up() {
     assert!(refused.to_string().starts_with(expected), "{refused}");
     assert_eq!(store.stats().damaged_pages, 0);
 }
+
+#[test]
+fn no_damaged_replica_becomes_the_only_one_by_a_recovery() {
+    let fs = filled();
+    spoil(&fs, "i0200");
+    let (store, _) = open(&fs);
+    store.quarantine(met(&store, 3, "i0200"), Some(RegionId(3))).unwrap();
+    store.checkpoint().unwrap();
+    drop(store);
+    let disk: Arc<dyn flotilla_vfs::FileSystem> = Arc::new(fs);
+    let refused = crate::survivor_report(&disk, Path::new("/data/store"), &config(), 9);
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.starts_with("the replica of region 3 here has lost rows"), "{refused}");
+}
