@@ -244,6 +244,11 @@ impl Consensus {
         self.raw.raft.pending_request_snapshot = index.0;
     }
 
+    /// Takes that back: raft has not taken the snapshot, and would refuse entries until another.
+    pub(crate) fn want_no_snapshot(&mut self) {
+        self.raw.raft.pending_request_snapshot = raft::INVALID_INDEX;
+    }
+
     /// Whether raft has taken a snapshot that was not installed.
     pub(crate) fn has_snapshot(&self) -> bool {
         self.raw.snap().is_some_and(|snapshot| !snapshot.is_empty())

@@ -8,11 +8,11 @@
 
 use crate::ids::Index;
 
-/// How long it takes no entries at first, in election timeouts. Twice as long each time.
+/// The first time without entries, in election timeouts. Each is twice as long as the one before.
 const HELD_TIMEOUTS: u32 = 50;
 /// The most doublings.
 const DOUBLINGS_MAX: u32 = 4;
-/// How long it takes them in between, in election timeouts.
+/// The time with entries in between, in election timeouts.
 const OPEN_TIMEOUTS: u32 = 5;
 
 #[derive(Debug, Default)]

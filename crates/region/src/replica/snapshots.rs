@@ -159,6 +159,7 @@ impl Replica {
         if self.consensus.has_snapshot() {
             return self.begin_install(staged, step);
         }
+        self.consensus.want_no_snapshot();
         // The log connects, or is longer: the answer says how far it is.
         step.effects.discards.push(staged.stage);
         self.take_readies(step);

@@ -14,8 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flotilla_region::{Envelope, Event, LogFetch};
-use flotilla_store::{DamagedReplica, Error, LogError, Store};
+use flotilla_store::{Error, LogError, Store};
 
+use super::page_damage;
 use super::work_queue::WorkQueue;
 use crate::driver::shard_message::Mailboxes;
 use crate::drop_notify::DropNotify;
@@ -114,9 +115,8 @@ impl LogReader {
     fn gives_up(&self, fetch: &LogFetch) -> bool {
         match self.store.give_up_log(fetch.peer) {
             Ok(None) => false,
-            Ok(Some(DamagedReplica { region, peer })) => {
-                let damaged = Event::Damaged { region, peer, skipped: None };
-                self.mailboxes.complete_all([damaged]);
+            Ok(Some(replica)) => {
+                self.mailboxes.complete_all([page_damage::event(replica)]);
                 true
             }
             Err(error) => {
