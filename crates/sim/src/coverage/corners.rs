@@ -69,7 +69,7 @@ impl Coverage {
         ]
     }
 
-    fn corners_of_full_disks(&self) -> [Corner; 7] {
+    fn corners_of_full_disks(&self) -> [Corner; 6] {
         let disks = &self.driver.disks;
         [
             ("full disks", disks.full),
@@ -78,7 +78,6 @@ impl Coverage {
             ("puts refused by full disks", disks.puts_refused),
             ("leaders that left a full disk", disks.transfers),
             ("entries refused by exhausted disks", disks.entries_refused),
-            ("checkpoints without room", disks.checkpoints_refused),
         ]
     }
 
@@ -130,14 +129,12 @@ impl Coverage {
         ]
     }
 
-    fn corners_of_snapshots(&self) -> [Corner; 7] {
+    fn corners_of_snapshots(&self) -> [Corner; 5] {
         [
             ("snapshots sent", self.snapshots.sent),
             ("snapshots that were not sent", self.snapshots.unsent),
             ("snapshots staged", self.snapshots.staged),
             ("snapshots installed", self.snapshots.installed),
-            ("snapshots discarded", self.snapshots.discarded),
-            ("streams of snapshots cut", self.snapshots.cut),
             ("power losses inside an installation", self.snapshots.cuts_at_arrows),
         ]
     }
@@ -190,13 +187,16 @@ impl Coverage {
         ]
     }
 
-    fn rare_corners(&self) -> [Corner; 4] {
+    fn rare_corners(&self) -> [Corner; 7] {
         let spills = &self.pages.spills;
         [
             ("proposals that a snapshot or an end has passed over", self.snapshots.undecided),
             ("scans across a spill", spills.scans),
             ("streams of snapshots across a spill", spills.streams),
             ("snapshots ended because they were old", spills.ended),
+            ("snapshots discarded", self.snapshots.discarded),
+            ("streams of snapshots cut", self.snapshots.cut),
+            ("checkpoints without room", self.driver.disks.checkpoints_refused),
         ]
     }
 }
