@@ -31,7 +31,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// The data directory cannot be used.
-    #[error("{dir}: {source}")]
+    #[error("{dir}: {source}{}", remedy(source))]
     Store {
         /// The directory.
         dir: String,
@@ -53,6 +53,18 @@ pub enum StartError {
     /// The system refused a thread.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
+}
+
+/// What an operator does about damage. Raft must not run on a log without its end: this store could
+/// vote again, and count for writes that it has lost.
+fn remedy(error: &flotilla_store::Error) -> &'static str {
+    match error.is_damage() {
+        true => {
+            "; writes that this store acknowledged may be lost here: while most stores are well, start \
+             it with an empty directory, --replace and --join"
+        }
+        false => "",
+    }
 }
 
 /// Opens a listener on `addr`, a `host:port`.

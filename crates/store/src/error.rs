@@ -71,6 +71,17 @@ impl Error {
         )
     }
 
+    /// Whether what is on disk is not what was written there.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Log(flotilla_raftlog::Error::Corrupt { .. })
+                | Self::Pages(flotilla_pagestore::Error::Corrupt { .. })
+                | Self::Corrupt(_)
+        )
+    }
+
     /// Whether log entries were asked for that were compacted or replaced meanwhile: nothing is
     /// wrong, and the caller reads the bounds of the log again.
     #[must_use]
