@@ -1,6 +1,7 @@
 //! The table of procedures, each a test of its own: how to add one stands in `main.rs`.
 
 mod evidence;
+mod losses;
 mod members;
 mod tls;
 
@@ -178,6 +179,28 @@ procedures! {
             Commands,
             Commands,
             World(tls::a_client_without_a_certificate_is_refused),
+        ],
+    },
+    a_cluster_is_backed_up_and_restored: Procedure {
+        heading: "Back up and restore",
+        begins_with: &["Begin a cluster"],
+        steps: &[
+            Commands,
+            World(losses::a_second_cluster_begins),
+            Commands,
+            Commands,
+            World(losses::the_second_cluster_has_the_rows),
+        ],
+    },
+    a_majority_is_lost: Procedure {
+        heading: "A majority is lost",
+        begins_with: &["Begin a cluster"],
+        steps: &[
+            World(members::two_stores_die),
+            Commands,
+            World(losses::the_id_of_the_cluster_was_read),
+            Commands,
+            World(losses::the_survivor_serves_and_the_others_never_again),
         ],
     },
     evidence_is_collected: Procedure {
