@@ -55,7 +55,7 @@ pub enum StartError {
     Thread(io::Error),
 }
 
-/// What an operator does about damage. Raft must not run on a log without its end: this store could
+/// The remedy for damage, in words. Raft must not run on a log without its end: this store could
 /// vote again, and count for writes that it has lost.
 fn remedy(error: &flotilla_store::Error) -> &'static str {
     match error.is_damage() {

@@ -1,4 +1,4 @@
-//! What is left when more is lost than replicas can mend.
+//! Losses that replicas cannot mend: a majority of stores, or all of them.
 
 use std::fs;
 

@@ -90,7 +90,10 @@ impl LogReader {
             Err(error) => {
                 let what = unread(fetch, &error);
                 if is_damage(&error) && self.gives_up(fetch) {
-                    tracing::error!("{what}; a snapshot of another store takes its place");
+                    // Reads that were under way meet it as well.
+                    if is_line_due(logged) {
+                        tracing::error!("{what}; a snapshot of another store takes its place");
+                    }
                     return Some(Event::FetchFailed { region, peer, context });
                 }
                 if !passes(&error) {
@@ -98,8 +101,7 @@ impl LogReader {
                     return None;
                 }
                 // Raft asks again with its next heartbeat, which may be often.
-                if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
-                    *logged = Some(Instant::now());
+                if is_line_due(logged) {
                     let failed = self.store.stats().log_reads_failed;
                     tracing::error!("{what}; {failed} reads of the log have failed so far");
                 }
@@ -131,6 +133,15 @@ impl LogReader {
 /// Whether the log has other bytes than were written, and it is known which entry they are of.
 fn is_damage(error: &Error) -> bool {
     matches!(error, Error::Log(LogError::Corrupt { .. }))
+}
+
+/// Whether the last line is long enough ago for another one, which then counts as logged.
+fn is_line_due(logged: &mut Option<Instant>) -> bool {
+    let is_due = logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL);
+    if is_due {
+        *logged = Some(Instant::now());
+    }
+    is_due
 }
 
 fn unread(fetch: &LogFetch, error: &Error) -> String {
