@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use flotilla_client::{Client, Config, Observer, Scan};
+use flotilla_client::{Client, Scan};
 use flotilla_pagestore::tools::PageFile;
 use flotilla_vfs::os::OsFs;
 use load::{Load, client};
-use processes::{Processes, until_within};
+use processes::{Processes, store_metric, until_within};
 
 /// How often a bit flips; a variable of the environment asks for more.
 const ROUNDS: u64 = 2;
@@ -60,13 +60,6 @@ fn rot(cluster: &Processes, store: usize, row: u32, rng: &mut Rng) {
     file.write_all_at(&[byte[0] ^ 1 << rng.u8(..8)], at).unwrap();
 }
 
-async fn metric(endpoint: &str, name: &str) -> Result<u64, String> {
-    let observer = Observer::new(endpoint, Config::default()).unwrap();
-    let stats = observer.stats().await.map_err(|error| error.to_string())?;
-    let found = stats.metrics.into_iter().find(|it| it.group == "store" && it.name == name);
-    Ok(found.unwrap_or_else(|| panic!("there is no {name}")).value)
-}
-
 /// All rows are there, and as they were put.
 async fn check_rows(client: &Client) {
     let scan = Scan { limit: 1 << 20, ..Scan::default() };
@@ -103,7 +96,7 @@ async fn replicas_are_built_anew_where_bits_have_flipped() {
         // A comparison has each replica read its rows.
         until_within(PATIENCE, async || {
             cluster.ctl("region verify --json").await;
-            match metric(&endpoint, "damaged_pages").await? {
+            match store_metric(&endpoint, "damaged_pages").await? {
                 0 => Err("no damage is found".to_owned()),
                 _ => Ok(()),
             }
@@ -111,9 +104,11 @@ async fn replicas_are_built_anew_where_bits_have_flipped() {
         .await;
         let found = began.elapsed();
         check_rows(&bulk).await;
-        until_within(PATIENCE, async || match metric(&endpoint, "damaged_replicas").await? {
-            0 => Ok(()),
-            left => Err(format!("{left} replicas are damaged")),
+        until_within(PATIENCE, async || {
+            match store_metric(&endpoint, "damaged_replicas").await? {
+                0 => Ok(()),
+                left => Err(format!("{left} replicas are damaged")),
+            }
         })
         .await;
         println!(
@@ -121,7 +116,7 @@ async fn replicas_are_built_anew_where_bits_have_flipped() {
             began.elapsed()
         );
         assert!(
-            metric(&endpoint, "snapshots_installed").await.unwrap() > 0,
+            store_metric(&endpoint, "snapshots_installed").await.unwrap() > 0,
             "it was sent its rows"
         );
         assert!(cluster.runs(store), "store {store} has ended: {}", cluster.said(store));

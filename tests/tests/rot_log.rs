@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use flotilla_client::{Client, Config, Observer};
+use flotilla_client::Client;
 use load::{Load, client};
-use processes::{Processes, until_within};
+use processes::{Processes, store_metric, until_within};
 
 /// How often a bit flips; a variable of the environment asks for more.
 const ROUNDS: u64 = 2;
@@ -67,13 +67,6 @@ fn flip(path: &PathBuf, range: std::ops::Range<u64>, rng: &mut Rng) {
     file.read_exact_at(&mut byte, at).unwrap();
     file.write_all_at(&[byte[0] ^ 1 << rng.u8(..8)], at).unwrap();
     println!("a bit of byte {at} of {} is another one", path.display());
-}
-
-async fn metric(endpoint: &str, name: &str) -> Result<u64, String> {
-    let observer = Observer::new(endpoint, Config::default()).unwrap();
-    let stats = observer.stats().await.map_err(|error| error.to_string())?;
-    let found = stats.metrics.into_iter().find(|it| it.group == "store" && it.name == name);
-    Ok(found.unwrap_or_else(|| panic!("there is no {name}")).value)
 }
 
 /// A cluster under load, and a client of rows that are never changed.
@@ -139,8 +132,8 @@ impl RottingLogs {
     async fn is_healed(&mut self, round: u64, store: usize, began: Instant) {
         let endpoint = self.cluster.endpoints()[store].clone();
         until_within(PATIENCE, async || {
-            let installed = metric(&endpoint, "snapshots_installed").await?;
-            match (installed, metric(&endpoint, "damaged_replicas").await?) {
+            let installed = store_metric(&endpoint, "snapshots_installed").await?;
+            match (installed, store_metric(&endpoint, "damaged_replicas").await?) {
                 (0, _) => Err("no damage is found".to_owned()),
                 (_, 0) => Ok(()),
                 (_, left) => Err(format!("{left} replicas are damaged")),
@@ -148,6 +141,7 @@ impl RottingLogs {
         })
         .await;
         println!("round {round}: store {store}: healed after {:?}", began.elapsed());
+        self.cluster.says(store, &["cannot be read", "a snapshot of another store"]).await;
         assert!(self.cluster.runs(store), "it has ended: {}", self.cluster.said(store));
         self.cluster.ready().await;
     }

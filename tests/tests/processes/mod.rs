@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use flotilla_cli::serve::{self, FirstStartArgs, ServeArgs};
 use flotilla_cli::{ReservedPort, command_line, playground};
-use flotilla_client::Config;
+use flotilla_client::{Config, Observer};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -441,6 +441,14 @@ impl Drop for Processes {
             }
         }
     }
+}
+
+/// A figure that the process of a store has counted since its start.
+pub(crate) async fn store_metric(endpoint: &str, name: &str) -> Result<u64, String> {
+    let observer = Observer::new(endpoint, Config::default()).unwrap();
+    let stats = observer.stats().await.map_err(|error| error.to_string())?;
+    let found = stats.metrics.into_iter().find(|it| it.group == "store" && it.name == name);
+    Ok(found.unwrap_or_else(|| panic!("there is no {name}")).value)
 }
 
 /// Looks again and again until there is nothing missing; what is missing is in the panic.

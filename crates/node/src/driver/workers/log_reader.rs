@@ -4,10 +4,10 @@
 //! It has a thread of its own, because the entries may have left memory, and a shard must not wait
 //! for a disk. A region has few reads under way at once, each bounded in bytes.
 //!
-//! The entries in the log were acknowledged, so one that cannot be read ends the node, as a damaged
-//! page does and as the kernel does where the file is mapped: a leader that can never send the
-//! entry would stop its follower for good, and another replica has it. Only a want of memory
-//! passes.
+//! The entries in the log were acknowledged, and a leader that can never send one would stop its
+//! follower for good. So a replica with a damaged one is given up if another store has a replica
+//! of its region, and built anew by a snapshot. Else, and if the disk fails, the node ends; only a
+//! want of memory passes.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl LogReader {
             }
             Err(error) => {
                 let what = unread(fetch, &error);
-                if is_damage(&error) && self.gives_up(fetch) {
+                if is_log_damage(&error) && self.gives_up(fetch) {
                     // Reads that were under way meet it as well.
                     if is_line_due(logged) {
                         tracing::error!("{what}; a snapshot of another store takes its place");
@@ -131,7 +131,7 @@ impl LogReader {
 }
 
 /// Whether the log has other bytes than were written, and it is known which entry they are of.
-fn is_damage(error: &Error) -> bool {
+fn is_log_damage(error: &Error) -> bool {
     matches!(error, Error::Log(LogError::Corrupt { .. }))
 }
 
