@@ -31,8 +31,8 @@ pub struct ClusterTarget {
     /// Print JSON instead of tables
     #[arg(long, global = true)]
     pub json: bool,
-    /// How long `ctl` may take as a whole, and elsewhere a request: `1500ms`, `10s`, `2m`; a number
-    /// alone has seconds [default: 10s for each request]
+    /// How long `ctl` may take as a whole, stores that start included, and elsewhere a request:
+    /// `1500ms`, `10s`, `2m`; a number alone has seconds [default: 10s for each request]
     #[arg(long, global = true, value_name = "TIME", value_parser = TimeLimit::parse)]
     pub timeout: Option<TimeLimit>,
     /// The certificate to show.
@@ -48,6 +48,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a single store is waited for that is asked about itself.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Between two questions to stores that do not answer yet.
+const ASK_PAUSE: Duration = Duration::from_millis(100);
 
 impl ClusterTarget {
     /// The cluster at these addresses.
@@ -100,15 +103,22 @@ impl ClusterTarget {
 
     /// A client of the cluster, which speaks its API version, in such a command.
     pub(crate) async fn client(&self) -> Result<Client, Error> {
-        let config = self.config_of_cluster(self.bounded_config()).await;
+        let config = self.config_of_cluster(self.bounded_config()).await?;
         Ok(Client::connect(&self.endpoints, config).await?)
     }
 
-    /// `config` with the API version of the cluster, as far as a store says which.
-    pub(crate) async fn config_of_cluster(&self, config: Config) -> Config {
-        // Without an answer the client finds none either, and has better words for that.
-        let api = self.registered_stores().await.map(|told| api_of(&told)).unwrap_or_default();
-        Config { api, ..config }
+    /// `config` with the API version of the cluster. If no store answers yet, one is waited for as
+    /// long as for a request.
+    pub(crate) async fn config_of_cluster(&self, config: Config) -> Result<Config, Error> {
+        let told = match self.ask_registry().await {
+            Ok(told) => told,
+            Err(_) => {
+                // A client asks again and again, and knows best why there is no answer.
+                Client::connect(&self.endpoints, config.clone()).await?;
+                self.ask_registry().await?
+            }
+        };
+        Ok(Config { api: api_of(&told), ..config })
     }
 
     /// For asking one store about itself.
@@ -126,8 +136,21 @@ impl ClusterTarget {
         Ok(stores)
     }
 
-    /// The same, with those that are lost or have left.
+    /// The same, with those that are lost or have left. A limit of time that was given is a wait
+    /// for a store that starts.
     pub(crate) async fn registered_stores(&self) -> Result<peers::StoresResponse, Error> {
+        let end = self.timeout.as_ref().map(TimeLimit::requests_end);
+        loop {
+            let told = self.ask_registry().await;
+            if told.is_ok() || end.is_none_or(|end| Instant::now() + ASK_PAUSE >= end) {
+                return told;
+            }
+            tokio::time::sleep(ASK_PAUSE).await;
+        }
+    }
+
+    /// The same, with one question to each endpoint.
+    pub(crate) async fn ask_registry(&self) -> Result<peers::StoresResponse, Error> {
         let mut silent = Vec::new();
         let mut refusals = Vec::new();
         for endpoint in &self.endpoints {

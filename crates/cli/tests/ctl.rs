@@ -257,6 +257,26 @@ async fn every_command_ends_in_the_time_that_it_was_given() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_limit_of_time_is_a_wait_for_a_store_that_starts() {
+    for line in ["stores", "put ship Vasa"] {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = address.local_addr().unwrap().to_string();
+        let args: Vec<_> = ["ctl", "--timeout", "60s"].into_iter().chain(line.split(' ')).collect();
+        let waits = command(&args, &endpoint).stdout(Stdio::piped()).spawn().unwrap();
+        // It asks, and nobody answers.
+        drop(address.accept().unwrap());
+        drop(address);
+        let dir = tempfile::tempdir().unwrap();
+        let store = ["serve", "--new", "--set", "disk.full_free_ratio=0", "--addr", &endpoint];
+        let mut serve = tokio::process::Command::new(env!("CARGO_BIN_EXE_flotilla"));
+        serve.args(store).arg("--data-dir").arg(dir.path()).stdin(Stdio::null());
+        let _serve = serve.stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+        let output = timeout(PATIENCE, waits.wait_with_output()).await.unwrap().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pipe_that_breaks_is_no_failure() {
     let cluster = Cluster::start().await;
     // More than a pipe holds.

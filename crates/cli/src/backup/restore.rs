@@ -67,7 +67,7 @@ pub(super) async fn run(
         return Err(Error::Data(format!("the backup is damaged: {problem}")));
     }
     let config = Config { deadline: BATCH_TIME_MAX, ..target.config() };
-    let config = target.config_of_cluster(config).await;
+    let config = target.config_of_cluster(config).await?;
     let client = Client::connect(&target.endpoints, config).await.map_err(Error::from)?;
     let mark = RestoreSteps { target, stores: target.stores().await?, backup: manifest.identity() };
     let begin = RestoreBegin {

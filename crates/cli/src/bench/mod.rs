@@ -134,7 +134,7 @@ async fn prepare(
 ) -> Result<ClusterBefore, Error> {
     let borders = args.split_keys.as_deref().map(read_split_keys).transpose();
     let borders = borders.map_err(|error| Error::Argument(error.to_string()))?;
-    let config = args.target.config_of_cluster(config(workload, args)).await;
+    let config = args.target.config_of_cluster(config(workload, args)).await?;
     let client = Client::connect(&args.target.endpoints, config).await?;
     if let Some(borders) = &borders {
         split_keys::split(&client, borders).await?;

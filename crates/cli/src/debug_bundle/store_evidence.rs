@@ -33,7 +33,7 @@ const STORES_MAX: usize = 1000;
 /// Asks each store of the cluster. If no store says which there are, those at the endpoints.
 pub(super) async fn gather(target: &ClusterTarget, evidence: &Arc<Evidence>) {
     let mut stores = BTreeSet::new();
-    match target.registered_stores().await {
+    match target.ask_registry().await {
         Ok(told) => {
             for known in told.stores.iter().filter(|known| !is_gone(known)) {
                 let address = known.store.clone().unwrap_or_default().address;
