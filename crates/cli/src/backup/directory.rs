@@ -2,9 +2,10 @@
 //! it names, and one process at a time that writes.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
-use std::io::{self, BufReader, BufWriter, Write as _};
+use std::io::{self, BufReader, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use flotilla_backup::{
@@ -13,14 +14,17 @@ use flotilla_backup::{
     manifest_number, read_journal,
 };
 use flotilla_client::ColumnFamily;
+use flotilla_vfs::OpenMode;
 
-use crate::offline::named;
+use crate::offline::{self, named};
 use crate::tool::Error;
 
 /// A data file that is not finished.
 const DATA_DRAFT: &str = "data-draft";
 /// A manifest that is not finished.
 const MANIFEST_DRAFT: &str = "manifest-draft";
+/// Bytes of a data file that are written at a time.
+const PIECE_BYTES: usize = 1 << 20;
 /// The file that the process which writes has locked.
 const LOCK: &str = "lock";
 
@@ -117,10 +121,9 @@ impl BackupDirectory {
     pub(super) fn create_data(&self) -> Result<DataFileWriter, Error> {
         let path = self.dir.join(DATA_DRAFT);
         let failed = |error| named(&path, &error);
-        let mut out = BufWriter::with_capacity(1 << 20, draft(&path)?);
-        let header = file_header();
-        out.write_all(&header).map_err(failed)?;
-        Ok(DataFileWriter { path, out, bytes: header.len() as u64 })
+        fs::remove_file(&path).or_else(absent_is_well).map_err(failed)?;
+        let file = offline::disk().open(&path, OpenMode::CreateNew).map_err(failed)?;
+        Ok(DataFileWriter { path, file, waiting: file_header().to_vec(), written_bytes: 0 })
     }
 
     /// Makes a finished data file durable under its name. Returns its length.
@@ -130,9 +133,9 @@ impl BackupDirectory {
         region: &BackupRegion,
     ) -> Result<u64, Error> {
         draft.push(&encode_end(region.totals))?;
-        let DataFileWriter { path, out, bytes } = draft;
-        let file = out.into_inner().map_err(io::IntoInnerError::into_error);
-        file.and_then(|file| file.sync_all()).map_err(|error| named(&path, &error))?;
+        draft.write()?;
+        let DataFileWriter { path, file, written_bytes: bytes, .. } = draft;
+        file.sync().map_err(|error| named(&path, &error))?;
         let region = BackupRegion { file_bytes: bytes, ..region.clone() };
         let kept = self.data_path(&region);
         // One of the same name has the same rows, and is not written again.
@@ -195,7 +198,7 @@ impl BackupDirectory {
     }
 
     fn sync(&self, dir: &Path) -> Result<(), Error> {
-        crate::offline::disk().sync_dir(dir).map_err(|error| named(dir, &error))
+        offline::disk().sync_dir(dir).map_err(|error| named(dir, &error))
     }
 }
 
@@ -203,6 +206,11 @@ impl BackupDirectory {
 fn draft(path: &Path) -> Result<File, Error> {
     let made = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
     made.map_err(|error| named(path, &error))
+}
+
+/// Nothing is to be removed where nothing is.
+fn absent_is_well(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// The error of a file's bytes, with its path.
@@ -213,12 +221,15 @@ pub(super) fn at(path: &Path, error: &BackupError) -> Error {
     }
 }
 
-/// A data file that is being written.
+/// A data file that is being written, to the device as it comes: one sync of all of it would be a
+/// burst that holds up the logs of stores on the same disk.
 #[derive(Debug)]
 pub(super) struct DataFileWriter {
     path: PathBuf,
-    out: BufWriter<File>,
-    bytes: u64,
+    file: Arc<dyn flotilla_vfs::File>,
+    /// Bytes behind those that are written.
+    waiting: Vec<u8>,
+    written_bytes: u64,
 }
 
 impl DataFileWriter {
@@ -228,8 +239,19 @@ impl DataFileWriter {
     }
 
     fn push(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.bytes += bytes.len() as u64;
-        self.out.write_all(bytes).map_err(|error| named(&self.path, &error))
+        self.waiting.extend_from_slice(bytes);
+        if self.waiting.len() < PIECE_BYTES { Ok(()) } else { self.write() }
+    }
+
+    /// Writes all bytes, and waits until the device has them.
+    fn write(&mut self) -> Result<(), Error> {
+        let range = self.written_bytes..self.written_bytes + self.waiting.len() as u64;
+        let written = self.file.write_at(&self.waiting, range.start);
+        let written = written.and_then(|()| self.file.write_back(range.clone()));
+        written.map_err(|error| named(&self.path, &error))?;
+        self.written_bytes = range.end;
+        self.waiting.clear();
+        Ok(())
     }
 }
 
