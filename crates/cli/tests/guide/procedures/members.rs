@@ -15,7 +15,7 @@ fn row(site: &Site, name: &str) -> Option<Value> {
 }
 
 /// A value in that row.
-fn told(site: &Site, name: &str, key: &str) -> Value {
+pub(super) fn told(site: &Site, name: &str, key: &str) -> Value {
     row(site, name).unwrap_or_else(|| panic!("there is no {name}"))[key].clone()
 }
 

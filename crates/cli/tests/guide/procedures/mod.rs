@@ -1,5 +1,6 @@
 //! The table of procedures, each a test of its own: how to add one stands in `main.rs`.
 
+mod disks;
 mod evidence;
 mod losses;
 mod members;
@@ -157,6 +158,17 @@ procedures! {
         heading: "Regions have no leader",
         begins_with: &["Begin a cluster"],
         steps: &[World(members::two_stores_die), Commands, Commands],
+    },
+    a_store_with_a_full_disk_takes_puts_again: Procedure {
+        heading: "A disk is full",
+        begins_with: &["Begin a cluster"],
+        steps: &[
+            World(disks::the_disk_of_the_second_store_is_full),
+            Commands,
+            World(disks::the_bound_is_lowered),
+            Commands,
+            World(disks::the_disk_has_room_again),
+        ],
     },
     a_store_with_a_slow_disk_leads_nothing: Procedure {
         heading: "The disk is slow",
