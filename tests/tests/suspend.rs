@@ -24,7 +24,6 @@ use flotilla_proto::metapb::RegionEpoch;
 use flotilla_proto::tikvpb::tikv_client::TikvClient;
 use flotilla_sim::checker::{History, RegisterAction, RegisterAnswer};
 use processes::Processes;
-use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
@@ -102,11 +101,7 @@ async fn suspend_a_leader(
     for _ in 0..20 {
         seen.read(&stores[leader], 0, &key).await;
     }
-    let pid = cluster.pid(leader);
-    signal(pid, Signal::STOP);
-    while !is_stopped(pid) {
-        tokio::task::yield_now().await;
-    }
+    cluster.suspend(leader);
     let stopped = Instant::now();
     let mut waiting = JoinSet::new();
     seen.write(&others, &key).await;
@@ -120,7 +115,7 @@ async fn suspend_a_leader(
     }
     // Not more than it stood still: no clock goes back.
     clocks.add(leader, stopped.elapsed());
-    signal(pid, Signal::CONT);
+    cluster.resume(leader);
     let mut reads = Vec::new();
     while let Some(read) = tokio::time::timeout(PATIENCE, waiting.join_next()).await.unwrap() {
         reads.push(read.unwrap());
@@ -354,15 +349,4 @@ impl StoppedClocks {
         let file = fs::File::options().create(true).truncate(false).write(true).open(path).unwrap();
         file.write_all_at(&nanos.to_ne_bytes(), 0).unwrap();
     }
-}
-
-fn signal(pid: u32, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    kill_process(pid, signal).unwrap();
-}
-
-/// Whether all of a process has stopped.
-fn is_stopped(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
 }

@@ -1,7 +1,6 @@
 //! Questions to placement: of strangers, and of both generations of clients.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -103,12 +102,8 @@ async fn a_leader_that_gives_no_word_is_not_named() {
         regions.into_iter().find(|region| region.leader.unwrap().store_id != leader.member_id);
     let led = led.expect("each store leads some regions");
     let paused = led.leader.unwrap().store_id;
-    let signal = |name: &str| {
-        let pid = cluster.pid(paused as usize - 1).to_string();
-        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
-    };
 
-    signal("-STOP");
+    cluster.suspend(paused as usize - 1);
     let request =
         GetRegionRequest { region_key: led.region.unwrap().start_key, ..Default::default() };
     let found = pd.get_region(request.clone()).await.unwrap().into_inner();
@@ -119,7 +114,7 @@ async fn a_leader_that_gives_no_word_is_not_named() {
         while pd.get_region(request.clone()).await.unwrap().into_inner().leader.is_none() {}
     };
     tokio::time::timeout(Duration::from_secs(20), elected).await.unwrap();
-    signal("-CONT");
+    cluster.resume(paused as usize - 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use flotilla_cli::serve::{self, FirstStartArgs, ServeArgs};
 use flotilla_cli::{ReservedPort, command_line, playground};
 use flotilla_client::{Config, Observer};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
 /// Names the settings of the store that a process is to run.
@@ -324,6 +324,20 @@ impl Processes {
     pub(crate) fn hang_up(&self, place: usize) {
         let store = self.stores[place].as_ref().expect("the store runs");
         kill_process(Pid::from_child(store), Signal::HUP).unwrap();
+    }
+
+    /// Stops a store's process; returns once none of its threads runs any more.
+    pub(crate) fn suspend(&self, place: usize) {
+        let pid = Pid::from_child(self.stores[place].as_ref().expect("the store runs"));
+        kill_process(pid, Signal::STOP).unwrap();
+        let stopped = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
+        assert!(stopped.is_some_and(|(_, status)| status.stopped()), "{stopped:?}");
+    }
+
+    /// Lets a process that was suspended go on.
+    pub(crate) fn resume(&self, place: usize) {
+        let store = self.stores[place].as_ref().expect("the store runs");
+        kill_process(Pid::from_child(store), Signal::CONT).unwrap();
     }
 
     /// The id of a store's process.
