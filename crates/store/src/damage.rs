@@ -114,6 +114,12 @@ pub(crate) fn quarantine(
     }
 }
 
+/// Without the replica of a region whose rows are gone.
+pub(crate) fn others(mut damaged: Vec<DamagedReplica>, region: RegionId) -> Vec<DamagedReplica> {
+    damaged.retain(|replica| replica.region != region);
+    damaged
+}
+
 /// Marks the replica whose log has a damaged entry, unless it is the only one of its region.
 pub(crate) fn give_up_log(
     pages: &PageStore,

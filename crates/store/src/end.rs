@@ -8,6 +8,7 @@ use std::ops::Bound;
 use flotilla_pagestore::{PageStore, WriteTxn};
 use flotilla_region::{Descriptor, EndTask, PeerId, RegionId, StoreId};
 
+use crate::damage::DamagedReplica;
 use crate::data_range;
 use crate::error::Error;
 use crate::inconsistent_regions;
@@ -27,6 +28,8 @@ pub struct Ended {
     pub bytes_removed: u64,
     /// Replicas that have ended: that of the task, or earlier ones of its region.
     pub replicas: Vec<PeerId>,
+    /// Replicas of other regions that were found to be damaged on the way.
+    pub damaged: Vec<DamagedReplica>,
 }
 
 /// Ends a replica and publishes that. Nothing happens if it has ended before.

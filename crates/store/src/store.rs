@@ -26,7 +26,7 @@ use crate::config::Config;
 use crate::damage::DamagedReplicas;
 use crate::digest_job::{DigestJobs, DigestRequest, DigestStep};
 use crate::directory::StoreDirectory;
-use crate::end::{self, Ended};
+use crate::end::Ended;
 use crate::error::{Error, ReadError, read_failed};
 use crate::inconsistent_regions::InconsistentRegions;
 use crate::log_scrub::LogScrub;
@@ -395,9 +395,9 @@ impl Store {
     pub fn install(&self, task: &InstallTask) -> Result<Installed, Error> {
         let staged = self.stages.take(task.stage);
         let staged = staged.unwrap_or_else(|| panic!("no stage is whole for {task:?}"));
-        let store = self.identity.store;
-        let installed =
-            snapshot::install(&self.pages, &self.log, &self.ranges, store, staged, task)?;
+        let (cleared, damaged) = self.clear_undamaged(&staged, task)?;
+        let filled = snapshot::fill(cleared, &self.log, &self.ranges, staged, task)?;
+        let installed = Installed { damaged, ..filled };
         self.checkpoints.note_installed(&installed, task.stage);
         self.sizes.forget(installed.region);
         self.damaged.forget(installed.region);
@@ -420,8 +420,7 @@ impl Store {
     /// If the replica installs a snapshot whose log is not reset, or has children whose splits are
     /// to be applied again.
     pub fn end(&self, task: &EndTask) -> Result<Ended, Error> {
-        let places = (&self.ranges, &self.stages);
-        let ended = end::end(&self.pages, &self.log, places, self.identity.store, task)?;
+        let ended = self.end_undamaged(task)?;
         self.checkpoints.note_ended(task, ended.region.is_some());
         if ended.region.is_some() {
             self.sizes.forget(task.region);

@@ -8,6 +8,7 @@ use flotilla_pagestore::{PageStore, WriteTxn};
 use flotilla_region::{Descriptor, Index, InstallTask, PeerId, RegionId, StoreId};
 
 use super::stages::{BuiltTrees, CompleteStage};
+use crate::damage::DamagedReplica;
 use crate::data_range;
 use crate::error::Error;
 use crate::range_map::{self, RangeMap};
@@ -31,17 +32,27 @@ pub struct Installed {
     pub rows_removed: u64,
     /// Whether the replica had data before.
     pub had_data: bool,
+    /// Replicas of other regions that were found to be damaged on the way.
+    pub damaged: Vec<DamagedReplica>,
 }
 
-/// Puts a snapshot in and publishes it.
-pub(crate) fn install(
-    pages: &PageStore,
-    log: &StoreLog,
+/// A transaction without the rows that a snapshot takes the place of.
+pub(crate) struct ClearedRange<'a> {
+    txn: WriteTxn<'a>,
+    old: Option<Descriptor>,
+    state: ApplyState,
+    rows_removed: u64,
+}
+
+/// Removes the rows of the replica and of the snapshot's range. All pages that may be damaged are
+/// read here, so that it can be tried again without them.
+pub(crate) fn clear<'a>(
+    pages: &'a PageStore,
     ranges: &RangeMap,
     store: StoreId,
-    staged: CompleteStage,
+    staged: &CompleteStage,
     task: &InstallTask,
-) -> Result<Installed, Error> {
+) -> Result<ClearedRange<'a>, Error> {
     let descriptor = &task.head.descriptor;
     let (region, peer, index) = (descriptor.id, task.peer, task.head.index);
     assert!(
@@ -62,14 +73,30 @@ pub(crate) fn install(
     let before_state = before.as_ref().map(|(_, state)| state);
     let state = next_state(&mut txn, task, before_state, staged.watermark_ms)?;
     assert!(!state.is_damaged, "region {region}: new rows are said to be damaged");
-    let rows = staged.trees.iter().map(|trees| trees.rows.len()).sum();
     let mut rows_removed = 0;
-    let old_range = before.as_ref().map(|(old, _)| old);
-    if let Some(old) = old_range {
+    let old = before.map(|(old, _)| old);
+    if let Some(old) = &old {
         rows_removed = remove_beyond(&mut txn, old, descriptor)?;
     }
+    let end = Some(&descriptor.end[..]).filter(|end| !end.is_empty());
+    rows_removed += data_range::delete(&mut txn, descriptor.space, &descriptor.start, end)?;
+    Ok(ClearedRange { txn, old, state, rows_removed })
+}
+
+/// Puts a snapshot in and publishes it.
+pub(crate) fn fill(
+    cleared: ClearedRange<'_>,
+    log: &StoreLog,
+    ranges: &RangeMap,
+    staged: CompleteStage,
+    task: &InstallTask,
+) -> Result<Installed, Error> {
+    let ClearedRange { mut txn, old, state, rows_removed } = cleared;
+    let descriptor = &task.head.descriptor;
+    let (region, peer, index) = (descriptor.id, task.peer, task.head.index);
+    let rows = staged.trees.iter().map(|trees| trees.rows.len()).sum();
     for trees in staged.trees {
-        rows_removed += ingest(&mut txn, descriptor, trees)?;
+        ingest(&mut txn, descriptor, trees)?;
     }
     let key = schema::region_key(region);
     txn.tree(REGION)?.put(&key, &descriptor.encode())?;
@@ -77,19 +104,14 @@ pub(crate) fn install(
     txn.tree(UNINITIALISED)?.delete(&key)?;
     // Before it is published: from then on a checkpoint may have it.
     log.note_install(region, peer, index, task.hard_state);
-    ranges.install(old_range, descriptor);
+    ranges.install(old.as_ref(), descriptor);
     txn.publish()?;
-    let had_data = before.is_some();
-    Ok(Installed { region, peer, index, rows, bytes: staged.bytes, rows_removed, had_data })
+    let (had_data, bytes) = (old.is_some(), staged.bytes);
+    Ok(Installed { region, peer, index, rows, bytes, rows_removed, had_data, damaged: vec![] })
 }
 
-/// Puts the rows of a column family in place of those that are there, and returns how many those
-/// were.
-fn ingest(
-    txn: &mut WriteTxn<'_>,
-    descriptor: &Descriptor,
-    built: BuiltTrees,
-) -> Result<u64, Error> {
+/// Puts the rows of a column family into their range.
+fn ingest(txn: &mut WriteTxn<'_>, descriptor: &Descriptor, built: BuiltTrees) -> Result<(), Error> {
     let Descriptor { space, ref start, ref end, .. } = *descriptor;
     let end = Some(&end[..]).filter(|end| !end.is_empty());
     let trees = schema::family_trees(space, built.family).expect("a stage has those of its space");
@@ -101,7 +123,9 @@ fn ingest(
             return Err(Error::Corrupt(format!("region {region}: its rows would expire")));
         }
     }
-    Ok(txn.tree(trees.rows)?.ingest(start, end, built.rows)?)
+    let removed = txn.tree(trees.rows)?.ingest(start, end, built.rows)?;
+    assert_eq!(removed, 0, "the range of region {} was not cleared", descriptor.id);
+    Ok(())
 }
 
 /// R16, against the rows as this transaction has them.

@@ -20,5 +20,5 @@ pub use stages::StageOffer;
 
 #[cfg(test)]
 pub(crate) use chunk::ChunkBuilder;
-pub(crate) use install::install;
-pub(crate) use stages::SnapshotStages;
+pub(crate) use install::{ClearedRange, clear, fill};
+pub(crate) use stages::{CompleteStage, SnapshotStages};

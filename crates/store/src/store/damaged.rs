@@ -1,22 +1,57 @@
 //! Operations around damage: pages are taken out, and replicas are marked.
 
 use flotilla_pagestore::Error as PagesError;
-use flotilla_region::{ApplyTask, PeerId, RegionId};
+use flotilla_region::{ApplyTask, EndTask, InstallTask, PeerId, RegionId};
 
 use super::Store;
 use crate::apply::{self, Applied};
 use crate::damage::{self, DamagedReplica, Quarantine};
+use crate::end::{self, Ended};
 use crate::error::Error;
 #[cfg(doc)]
 use crate::error::ReadError;
+use crate::snapshot::{self, ClearedRange, CompleteStage};
 
 impl Store {
     /// Applies, and takes out the damaged pages that are in the way.
     pub(super) fn apply_undamaged(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {
+        let store = self.identity.store;
+        let (applied, damaged) = self.past_damage(|at| {
+            apply::apply(&self.pages, &self.log, &self.ranges, store, tasks, at)
+        })?;
+        Ok(Applied { damaged, ..applied })
+    }
+
+    /// Makes room for a snapshot; and the replicas of other regions that have lost rows.
+    pub(super) fn clear_undamaged(
+        &self,
+        staged: &CompleteStage,
+        task: &InstallTask,
+    ) -> Result<(ClearedRange<'_>, Vec<DamagedReplica>), Error> {
+        let store = self.identity.store;
+        let (cleared, damaged) =
+            self.past_damage(|_| snapshot::clear(&self.pages, &self.ranges, store, staged, task))?;
+        Ok((cleared, damage::others(damaged, task.head.descriptor.id)))
+    }
+
+    /// Ends a replica.
+    pub(super) fn end_undamaged(&self, task: &EndTask) -> Result<Ended, Error> {
+        let (places, store) = ((&self.ranges, &self.stages), self.identity.store);
+        let (ended, damaged) =
+            self.past_damage(|_| end::end(&self.pages, &self.log, places, store, task))?;
+        Ok(Ended { damaged: damage::others(damaged, task.region), ..ended })
+    }
+
+    /// Does `work` in a transaction, again and again until no damaged page is in its way; and the
+    /// replicas that have lost rows. `work` may say which region it is at.
+    fn past_damage<T>(
+        &self,
+        mut work: impl FnMut(&mut Option<RegionId>) -> Result<T, Error>,
+    ) -> Result<(T, Vec<DamagedReplica>), Error> {
         let mut damaged = vec![];
         loop {
-            let (mut at, store) = (None, self.identity.store);
-            match apply::apply(&self.pages, &self.log, &self.ranges, store, tasks, &mut at) {
+            let mut at = None;
+            match work(&mut at) {
                 Err(Error::Pages(error @ PagesError::Corrupt { page, .. })) => {
                     let found = self.quarantine(page, at)?;
                     if !found.was_found {
@@ -24,7 +59,7 @@ impl Store {
                     }
                     damaged.extend(found.replicas);
                 }
-                applied => return Ok(Applied { damaged, ..applied? }),
+                done => return Ok((done?, damaged)),
             }
         }
     }

@@ -4,6 +4,8 @@
 use flotilla_pagestore::tools::PageFile;
 use flotilla_vfs::{FileSystem as _, OpenMode};
 
+use flotilla_region::EndTask;
+
 use super::snapshots::{install_task, receive, send};
 use super::*;
 use crate::{DamagedReplica, PagesError, Quarantine, ReadError};
@@ -102,6 +104,45 @@ fn a_snapshot_of_as_much_as_is_applied_mends() {
     let stage = receive(&store, &sent);
     store.install(&install_task(&sent, stage, hard_state(1, 0, 0))).unwrap();
     assert_eq!(rows(&store, 3), rows(&source, 3));
+    store.checkpoint().unwrap();
+    store.check().unwrap();
+}
+
+/// A store whose only leaf has rows of three regions, and a flipped bit.
+fn with_shared_leaf() -> Store {
+    let fs = FaultFs::new(0);
+    let (store, _) = open(&fs);
+    for (region, key) in [(2, "a"), (3, "i"), (4, "q")] {
+        run(&store, region, &[ops(1, &[put(key, "v")])]);
+    }
+    store.checkpoint().unwrap();
+    drop(store);
+    spoil(&fs, "i");
+    open(&fs).0
+}
+
+/// The snapshot is the first to meet the page.
+#[test]
+fn installing_takes_a_damaged_page_out_and_tells_of_other_regions() {
+    let source = open(&FaultFs::new(0)).0;
+    run(&source, 3, &[ops(1, &[put("i", "v")]), ops(2, &[put("i", "new")])]);
+    let sent = send(&source, 3, 1 << 16);
+    let store = with_shared_leaf();
+    let stage = receive(&store, &sent);
+    let installed = store.install(&install_task(&sent, stage, hard_state(1, 0, 0))).unwrap();
+    assert_eq!(installed.damaged, [damaged(2), damaged(4)]);
+    assert_eq!(rows(&store, 3), rows(&source, 3));
+    assert_eq!(store.stats().damaged_replicas, 2);
+    store.checkpoint().unwrap();
+    store.check().unwrap();
+}
+
+#[test]
+fn an_end_takes_a_damaged_page_out_and_tells_of_other_regions() {
+    let store = with_shared_leaf();
+    let task = EndTask { region: RegionId(3), peer: damaged(3).peer };
+    assert_eq!(store.end(&task).unwrap().damaged, [damaged(2), damaged(4)]);
+    assert_eq!(store.stats().damaged_replicas, 2);
     store.checkpoint().unwrap();
     store.check().unwrap();
 }

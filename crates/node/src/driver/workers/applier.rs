@@ -88,11 +88,11 @@ impl Applier {
                 ApplyWork::Install(task) => {
                     // The replica's entries that were handed out before it come first.
                     self.apply(entries, &mut done)?;
-                    self.install(&task)?;
+                    self.install(&task, &mut done)?;
                 }
                 ApplyWork::End(task) => {
                     self.apply(entries, &mut done)?;
-                    self.end(&task)?;
+                    self.end(&task, &mut done)?;
                 }
             }
         }
@@ -117,11 +117,7 @@ impl Applier {
             self.tickets.answer(ticket, TicketAnswer::Applied(outcome), now);
         }
         self.comparisons.note_applied(&applied.replicas);
-        if !applied.damaged.is_empty() {
-            page_damage::log(&applied.damaged);
-            self.signal.demand();
-            done.extend(applied.damaged.into_iter().map(page_damage::event));
-        }
+        self.tell_damaged(&applied.damaged, done);
         for SkippedEntries { replica, index, undecided } in applied.skipped {
             undecided.into_iter().for_each(|ticket| self.tickets.leave_open(ticket));
             let DamagedReplica { region, peer } = replica;
@@ -136,11 +132,21 @@ impl Applier {
         Ok(())
     }
 
+    /// Damaged pages were met.
+    fn tell_damaged(&self, damaged: &[DamagedReplica], done: &mut Vec<Event>) {
+        if !damaged.is_empty() {
+            page_damage::log(damaged);
+            self.signal.demand();
+            done.extend(damaged.iter().copied().map(page_damage::event));
+        }
+    }
+
     /// Ends a replica. Its slot has no successor until a durable root has that, so the next
     /// checkpoint comes at once.
-    fn end(&self, task: &EndTask) -> Result<(), Error> {
+    fn end(&self, task: &EndTask, done: &mut Vec<Event>) -> Result<(), Error> {
         let began = Instant::now();
         let ended = self.store.end(task)?;
+        self.tell_damaged(&ended.damaged, done);
         // From now on reads find no rows: nor do requests find the region.
         if ended.region.is_some() {
             self.routes.end(task.region);
@@ -162,9 +168,10 @@ impl Applier {
 
     /// Puts a snapshot in the place of a replica's rows. The replica is silent until a durable root
     /// has them, so the next checkpoint comes at once.
-    fn install(&self, task: &InstallTask) -> Result<(), Error> {
+    fn install(&self, task: &InstallTask, done: &mut Vec<Event>) -> Result<(), Error> {
         let began = Instant::now();
         let installed = self.store.install(task)?;
+        self.tell_damaged(&installed.damaged, done);
         let (region, epoch) = (task.head.descriptor.id, task.head.descriptor.epoch);
         tracing::info!(
             %region, version = epoch.version, conf_version = epoch.conf_version,
