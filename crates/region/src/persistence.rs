@@ -107,6 +107,11 @@ impl InflightWrites {
         self.held.is_empty() && self.persisted_number >= self.last_write
     }
 
+    /// Whether a term is on disk: messages in it may leave.
+    pub(crate) fn has_term(&self, term: Term) -> bool {
+        self.persisted_term >= term.0
+    }
+
     /// How many writes are under way.
     pub(crate) fn depth(&self) -> usize {
         self.held.len()

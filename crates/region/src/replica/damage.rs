@@ -41,6 +41,8 @@ impl Replica {
             return;
         }
         if self.applying.damage.tick(step.config.election_ticks)
+            // It goes past the writes that other messages wait for.
+            && self.inflight_writes.has_term(self.consensus.term())
             && let Some(leader) = self.consensus.leader()
         {
             self.ask_for_snapshot(leader);
