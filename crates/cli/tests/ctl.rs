@@ -263,7 +263,7 @@ async fn a_limit_of_time_is_a_wait_for_a_store_that_starts() {
         let endpoint = address.local_addr().unwrap().to_string();
         let args: Vec<_> = ["ctl", "--timeout", "60s"].into_iter().chain(line.split(' ')).collect();
         let waits = command(&args, &endpoint).stdout(Stdio::piped()).spawn().unwrap();
-        // It asks, and nobody answers.
+        // It asks, and no store answers.
         drop(address.accept().unwrap());
         drop(address);
         let dir = tempfile::tempdir().unwrap();

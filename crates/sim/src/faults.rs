@@ -62,6 +62,8 @@ pub(crate) enum Fault {
     CutAtArrow { store: usize, arrow: InstallArrow },
     /// A disk is full for a while, or all are.
     FullDisk { store: Option<usize>, fill: DiskFill, us: u64 },
+    /// The store loses power, and a bit of a leaf with clients' rows flips on its disk.
+    BitRot { store: usize, choice: u64 },
 }
 
 /// The lie in a forged message: no sound replica sends one like it.
@@ -85,6 +87,7 @@ pub(crate) enum FaultSource {
     Bounds,
     Snapshots,
     Disks,
+    Rot,
 }
 
 impl Fault {
@@ -96,6 +99,7 @@ impl Fault {
                 FaultSource::Snapshots
             }
             Self::FullDisk { .. } => FaultSource::Disks,
+            Self::BitRot { .. } => FaultSource::Rot,
             _ => FaultSource::First,
         }
     }
@@ -157,6 +161,7 @@ struct LaterFaults {
     bounds: ExtraFaults,
     snapshots: ExtraFaults,
     disks: ExtraFaults,
+    rot: ExtraFaults,
     transfers: TransferPlanner,
     membership: MembershipPlanner,
     settings: SettingsPlanner,
@@ -190,6 +195,7 @@ enum FaultKind {
     CutStreams,
     CutAtArrow,
     FullDisk,
+    BitRot,
 }
 
 const SECOND_US: u64 = 1_000_000;
@@ -243,6 +249,7 @@ impl Swarm {
         let bounds = draw_extra(Rng::with_seed(!extra.clone().u64(..)));
         let snapshots = draw_snapshot_faults(Rng::with_seed(bounds.rng.clone().u64(..)));
         let disks = draw_disk_faults(Rng::with_seed(!bounds.rng.clone().u64(..)));
+        let rot = draw_rot(Rng::with_seed(disks.rng.clone().u64(..)));
         let transfers = TransferPlanner::draw(bounds.rng.clone().u64(..));
         let membership = MembershipPlanner::draw(bounds.rng.clone().u64(..));
         let settings = SettingsPlanner::draw(bounds.rng.clone().u64(..), stores);
@@ -265,7 +272,7 @@ impl Swarm {
             wrong_flags: draw_wrong_flags(&mut extra, stores),
             restart_us_max: *choose(rng, &[100_000, 1_000_000, 4_000_000]),
             kinds,
-            later: LaterFaults { bounds, snapshots, disks, transfers, membership, settings },
+            later: LaterFaults { bounds, snapshots, disks, rot, transfers, membership, settings },
         }
     }
 
@@ -290,7 +297,8 @@ impl Swarm {
             later: LaterFaults {
                 bounds: ExtraFaults { rng: rng.fork(), kinds: Vec::new() },
                 snapshots: ExtraFaults { rng: rng.fork(), kinds: Vec::new() },
-                disks: ExtraFaults { rng, kinds: Vec::new() },
+                disks: ExtraFaults { rng: rng.fork(), kinds: Vec::new() },
+                rot: ExtraFaults { rng, kinds: Vec::new() },
                 transfers: TransferPlanner::idle(),
                 membership: MembershipPlanner::idle(),
                 settings: SettingsPlanner::idle(stores),
@@ -326,6 +334,13 @@ impl Swarm {
         Some((delay_us, self.fault(kind, &mut rng)))
     }
 
+    /// The same for bit rot.
+    pub(crate) fn next_bit_rot(&mut self) -> Option<(u64, Fault)> {
+        let mut rng = self.later.rot.rng.fork();
+        let (delay_us, kind) = next_kind(&self.later.rot.kinds, &mut rng)?;
+        Some((delay_us, self.fault(kind, &mut rng)))
+    }
+
     /// The transfers of leadership.
     pub(crate) fn transfers(&mut self) -> &mut TransferPlanner {
         &mut self.later.transfers
@@ -334,6 +349,11 @@ impl Swarm {
     /// No leader is transferred by hand.
     pub(crate) fn without_transfers(&mut self) {
         self.later.transfers = TransferPlanner::idle();
+    }
+
+    /// No bit flips by chance.
+    pub(crate) fn without_bit_rot(&mut self) {
+        self.later.rot.kinds.clear();
     }
 
     /// The changes of members.
@@ -410,6 +430,7 @@ impl Swarm {
                 let fill = DiskFill { is_hard: rng.u8(..4) == 0, ..DiskFill::soft(usage) };
                 Fault::FullDisk { store, fill, us: rng.u64(SECOND_US / 5..3 * SECOND_US) }
             }
+            FaultKind::BitRot => Fault::BitRot { store, choice: rng.u64(..) },
             FaultKind::Forged => Fault::Forged {
                 region: self.region(rng),
                 from: rng.usize(..self.stores),
@@ -471,6 +492,11 @@ fn draw_snapshot_faults(mut rng: Rng) -> ExtraFaults {
 
 fn draw_disk_faults(mut rng: Rng) -> ExtraFaults {
     let kinds = draw_kinds(&mut rng, &[(FaultKind::FullDisk, 3 * SECOND_US)]);
+    ExtraFaults { rng, kinds }
+}
+
+fn draw_rot(mut rng: Rng) -> ExtraFaults {
+    let kinds = draw_kinds(&mut rng, &[(FaultKind::BitRot, 2 * SECOND_US)]);
     ExtraFaults { rng, kinds }
 }
 
@@ -538,15 +564,16 @@ mod tests {
 
     #[test]
     fn each_kind_of_fault_is_drawn_and_some_seeds_are_without_it() {
-        let mut seen = [0; 19];
+        let mut seen = [0; 20];
         for seed in 0..200 {
             let mut rng = Rng::with_seed(seed);
             let mut swarm = Swarm::draw(&mut rng, None);
-            let mut here = [0; 19];
+            let mut here = [0; 20];
             let mut faults: Vec<_> = (0..200).map_while(|_| swarm.next(&mut rng)).collect();
             faults.extend((0..200).map_while(|_| swarm.next_extra()));
             faults.extend((0..200).map_while(|_| swarm.next_snapshot_fault()));
             faults.extend((0..200).map_while(|_| swarm.next_disk_fault()));
+            faults.extend((0..200).map_while(|_| swarm.next_bit_rot()));
             for (_, fault) in faults {
                 here[match fault {
                     Fault::PowerLoss(_) => 0,
@@ -568,6 +595,7 @@ mod tests {
                     Fault::CutStreams(_) => 16,
                     Fault::CutAtArrow { .. } => 17,
                     Fault::FullDisk { .. } => 18,
+                    Fault::BitRot { .. } => 19,
                 }] = 1;
             }
             seen.iter_mut().zip(here).for_each(|(sum, here)| *sum += here);

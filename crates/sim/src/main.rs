@@ -39,6 +39,9 @@ struct Arguments {
     /// Changes no member.
     #[arg(long)]
     no_membership: bool,
+    /// Flips bits of pages with clients' rows.
+    #[arg(long)]
+    rot: bool,
     /// Prints everything that happens. One seed at a time.
     #[arg(long)]
     trace: bool,
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         splits: !arguments.no_splits,
         transfers: !arguments.no_transfers,
         membership: !arguments.no_membership,
+        bit_rot: arguments.rot,
         printed: arguments.trace,
     };
     // A run's panic is in its report; the usual output about threads would drown it. A trace of one
@@ -108,10 +112,11 @@ fn print_result(report: &SimReport, options: Options, is_alone: bool) {
         let splits = if options.splits { "" } else { " --no-splits" };
         let transfers = if options.transfers { "" } else { " --no-transfers" };
         let membership = if options.membership { "" } else { " --no-membership" };
+        let rot = if options.bit_rot { " --rot" } else { "" };
         let events = options.events;
         println!(
             "seed {seed} FAILED: {failure}\n    replay: cargo run --release -p flotilla-sim -- \
-             --seed {seed} --events {events}{stores}{splits}{transfers}{membership} --trace"
+             --seed {seed} --events {events}{stores}{splits}{transfers}{membership}{rot} --trace"
         );
     } else if is_alone {
         println!("seed {seed}: trace {:016x}", report.trace);

@@ -14,9 +14,7 @@ use flotilla_region::{
     Config, Descriptor, Effects, Event, HardState, PeerId, RegionId, Shard, Status, UnbornReplica,
     UninitialisedReplica,
 };
-use flotilla_store::{
-    Error, PagesError, ReadError, RecoveredReplicas, StartSeed, Store, StoreDirectory,
-};
+use flotilla_store::{Error, RecoveredReplicas, StartSeed, Store, StoreDirectory};
 use flotilla_vfs::fault::{FaultFs, FaultStats, TemporaryFault};
 
 use crate::clock::LocalClock;
@@ -30,6 +28,7 @@ use crate::terms::SyncedTerms;
 
 mod bootstrapping;
 mod comparing;
+mod damage;
 mod disk;
 mod full_disks;
 mod handshakes;
@@ -38,7 +37,6 @@ mod outgoing;
 mod power_cuts;
 mod receiving;
 mod requests;
-#[cfg(test)]
 mod rotting;
 mod running;
 mod settings;
@@ -563,56 +561,6 @@ impl SimNode {
             running.is_step_scheduled = true;
             out.tasks.push((self.rng.u64(1..=STEP_US_MAX), Task::Step));
         }
-    }
-
-    /// Goes on behind a read that has met a damaged page, as the node does.
-    fn survive_read(
-        &mut self,
-        read: Result<(), ReadError>,
-        of: Option<RegionId>,
-        out: &mut Outbox,
-    ) -> Result<(), StopReason> {
-        match read {
-            Ok(()) => Ok(()),
-            Err(ReadError::Damaged) if self.disk.is_rotten => Ok(()),
-            Err(ReadError::Pages(error @ PagesError::Corrupt { .. })) => {
-                self.take_out(error, of, out)
-            }
-            Err(error) => Err(self.unread(&error)),
-        }
-    }
-
-    /// The same behind work of the store.
-    fn survive(&mut self, done: Result<(), Error>, out: &mut Outbox) -> Result<(), StopReason> {
-        match done {
-            Err(Error::Pages(error @ PagesError::Corrupt { .. })) => {
-                self.take_out(error, None, out)
-            }
-            done => done.map_err(|error| self.stop(&error)),
-        }
-    }
-
-    fn take_out(
-        &mut self,
-        error: PagesError,
-        of: Option<RegionId>,
-        out: &mut Outbox,
-    ) -> Result<(), StopReason> {
-        let PagesError::Corrupt { page, .. } = error else { unreachable!("a page is named") };
-        let Some(running) = self.running.as_mut().filter(|_| self.disk.is_rotten) else {
-            return Err(self.unread(&error.into()));
-        };
-        let taken = running.executor.take_out(page, of, out);
-        taken.map_err(|error| self.stop(&error))
-    }
-
-    /// Rows cannot be read, which ends the store as any error does.
-    fn unread(&self, error: &ReadError) -> StopReason {
-        if self.disk.has_fault {
-            return StopReason::Died;
-        }
-        let store = layout::id(self.place);
-        StopReason::CheckFailure(format!("store {store} cannot read rows: {error}"))
     }
 
     /// An error ends the store; without an injected disk fault, it is a bug.

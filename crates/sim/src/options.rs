@@ -13,6 +13,8 @@ pub struct Options {
     pub transfers: bool,
     /// Whether members change by hand, in those seeds that draw it.
     pub membership: bool,
+    /// Whether bits flip in pages, in those seeds that draw it.
+    pub bit_rot: bool,
     /// Whether to print all that happens.
     pub printed: bool,
 }
@@ -25,6 +27,7 @@ impl Default for Options {
             splits: true,
             transfers: true,
             membership: true,
+            bit_rot: false,
             printed: false,
         }
     }

@@ -68,6 +68,9 @@ fn run_to_the_end(seed: u64, options: Options) -> SimReport {
     if !options.membership {
         swarm.without_membership();
     }
+    if !options.bit_rot {
+        swarm.without_bit_rot();
+    }
     let splits = if options.splits { SplitPlanner::draw(seed) } else { SplitPlanner::idle(seed) };
     let mut settings = settings(&swarm, &mut rng);
     settings.region.split = splits.limits().clone();

@@ -245,6 +245,7 @@ impl SimWorld {
         self.schedule_extra_fault();
         self.schedule_snapshot_fault();
         self.schedule_disk_fault();
+        self.schedule_bit_rot();
         self.schedule_split();
         self.schedule_transfer();
         self.schedule_membership();

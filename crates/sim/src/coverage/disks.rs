@@ -1,8 +1,8 @@
-//! Coverage of full disks.
+//! Coverage of disks that are full or rot.
 
 use std::ops::AddAssign;
 
-/// Sums over full disks.
+/// Sums over them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskCoverage {
     /// Disks that have become full.
@@ -21,6 +21,10 @@ pub struct DiskCoverage {
     pub snapshots_refused: u64,
     /// Checkpoints for which an engine found no room.
     pub checkpoints_refused: u64,
+    /// Bits that have flipped.
+    pub rotten: u64,
+    /// Damaged pages that were met and taken out.
+    pub pages_taken_out: u64,
 }
 
 impl AddAssign for DiskCoverage {
@@ -33,5 +37,7 @@ impl AddAssign for DiskCoverage {
         self.entries_refused += more.entries_refused;
         self.snapshots_refused += more.snapshots_refused;
         self.checkpoints_refused += more.checkpoints_refused;
+        self.rotten += more.rotten;
+        self.pages_taken_out += more.pages_taken_out;
     }
 }

@@ -16,9 +16,17 @@ impl Executor {
         out: &mut Outbox,
     ) -> Result<(), Error> {
         let taken = self.store.quarantine(page, of)?;
-        let events = taken.replicas.into_iter().map(found).collect();
-        out.tasks.push((self.notify_delay_us(), Task::Post(events)));
+        self.coverage.driver.disks.pages_taken_out += 1;
+        self.tell_damaged(taken.replicas, out);
         Ok(())
+    }
+
+    /// Tells the core which replicas have lost rows.
+    pub(super) fn tell_damaged(&mut self, damaged: Vec<DamagedReplica>, out: &mut Outbox) {
+        if !damaged.is_empty() {
+            let events = damaged.into_iter().map(found).collect();
+            out.tasks.push((self.notify_delay_us(), Task::Post(events)));
+        }
     }
 
     /// The events of entries that were left out. Their outcomes are not known here.

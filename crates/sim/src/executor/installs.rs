@@ -62,7 +62,8 @@ impl Executor {
 
     /// Carries out a snapshot's task, which has come to its turn.
     pub(super) fn install(&mut self, task: &InstallTask, out: &mut Outbox) -> Result<(), Error> {
-        self.store.install(task)?;
+        let installed = self.store.install(task)?;
+        self.tell_damaged(installed.damaged, out);
         self.coverage.snapshots.installed += 1;
         self.arrow = Some(InstallArrow::Published);
         // Asked for at once: the replica is silent until a root has the rows.
@@ -76,7 +77,8 @@ impl Executor {
         task: EndTask,
         out: &mut Outbox,
     ) -> Result<Option<EndTask>, Error> {
-        let ended = self.store.end(&task)?;
+        let mut ended = self.store.end(&task)?;
+        self.tell_damaged(std::mem::take(&mut ended.damaged), out);
         self.coverage.ends.tasks += 1;
         self.coverage.ends.replicas += ended.replicas.len() as u64;
         self.coverage.ends.without_replica += u64::from(ended.replicas.is_empty());

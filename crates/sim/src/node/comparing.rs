@@ -98,15 +98,19 @@ impl SimNode {
         Ok(())
     }
 
-    /// Checks that no snapshot is under way, and that no replica is without data.
+    /// Checks that no snapshot is under way, and that no replica is without data or has lost rows.
     pub(crate) fn has_nothing_left(&self) -> Result<(), CheckFailure> {
         let running = self.running.as_ref().ok_or("the store is down")?;
+        let store = layout::id(self.place);
+        let damaged = self.damaged_replicas();
+        if damaged > 0 {
+            return Err(format!("store {store}: {damaged} replicas have lost rows"));
+        }
         let report = running.executor.store().check().map_err(|error| error.to_string())?;
         let left = (running.streams.count(), report.uninitialised, report.promised);
         if left == (0, 0, 0) {
             return Ok(());
         }
-        let store = layout::id(self.place);
         Err(format!("store {store}: streams, replicas without data, promised ranges are {left:?}"))
     }
 

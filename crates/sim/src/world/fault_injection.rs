@@ -52,6 +52,13 @@ impl SimWorld {
         }
     }
 
+    /// Plans the next bit that flips.
+    pub(super) fn schedule_bit_rot(&mut self) {
+        if let Some((delay_us, fault)) = self.swarm.next_bit_rot() {
+            self.schedule(delay_us, SimEvent::InjectFault(fault));
+        }
+    }
+
     /// Plans the next maintenance of a store.
     pub(super) fn schedule_maintenance(&mut self, store: usize) {
         let incarnation = self.nodes[store].incarnation();
@@ -69,6 +76,7 @@ impl SimWorld {
             FaultSource::Bounds => self.schedule_extra_fault(),
             FaultSource::Snapshots => self.schedule_snapshot_fault(),
             FaultSource::Disks => self.schedule_disk_fault(),
+            FaultSource::Rot => self.schedule_bit_rot(),
         }
         let fault = self.aim(fault);
         self.say(format_args!("{fault:?}"));
@@ -126,6 +134,7 @@ impl SimWorld {
             Fault::CutAtArrow { store, arrow } => self.nodes[store].cut_at_arrow(Some(arrow)),
             Fault::DirectorySwap { store, how, us } => self.swap_directory(store, how, us),
             Fault::FullDisk { store, fill, us } => self.fill_disks(store, fill, us),
+            Fault::BitRot { store, choice } => self.rot_some(store, choice),
         }
         Ok(())
     }
@@ -247,7 +256,8 @@ impl SimWorld {
         // and no greeting comes in time to prevent it.
         let alone = || self.reference_model.had_lone_voter(layout::id(store));
         // More than a minority of lost directories is more than a cluster survives.
-        if self.nodes.iter().any(SimNode::is_swapped) || (how.needs_copy() && alone()) {
+        let lost = |node: &SimNode| node.is_swapped() || node.is_rotten();
+        if self.nodes.iter().any(lost) || (how.needs_copy() && alone()) {
             return;
         }
         // A directory that goes down may be copied.
@@ -263,6 +273,23 @@ impl SimWorld {
         if self.nodes[store].swap_directory(how) {
             self.say(format_args!("store {}: {how:?}", layout::id(store)));
             self.schedule(us, SimEvent::RestoreDirectory(store));
+        }
+    }
+
+    /// A bit flips in a leaf of a store. Rows that only this store has would be lost, so that none
+    /// has lost any meanwhile, and none does later.
+    fn rot_some(&mut self, store: usize, choice: u64) {
+        let lost = |node: &SimNode| node.is_swapped() || node.is_rotten();
+        let mut others = (0..self.nodes.len()).filter(|other| *other != store);
+        let is_lost = others.any(|other| lost(&self.nodes[other]));
+        if is_lost || self.reference_model.had_lone_voter(layout::id(store)) {
+            return;
+        }
+        self.crash(store, true);
+        let keys = self.workload.keys().cloned().collect();
+        if let Some(key) = self.nodes[store].rot_some(choice, &keys) {
+            let key = key.escape_ascii();
+            self.say(format_args!("store {}: the leaf of {key} rots", layout::id(store)));
         }
     }
 
