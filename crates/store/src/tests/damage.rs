@@ -164,15 +164,7 @@ fn applying_takes_a_damaged_page_out_and_goes_on_with_other_regions() {
 
 #[test]
 fn a_page_of_two_regions_damages_both() {
-    let fs = FaultFs::new(0);
-    let (store, _) = open(&fs);
-    for (region, key) in [(2, "a"), (3, "i"), (4, "q")] {
-        run(&store, region, &[ops(1, &[put(key, "v")])]);
-    }
-    store.checkpoint().unwrap();
-    drop(store);
-    spoil(&fs, "i");
-    let (store, _) = open(&fs);
+    let store = with_shared_leaf();
     let found = store.quarantine(met(&store, 3, "i"), None).unwrap();
     assert_eq!(found.replicas, [damaged(2), damaged(3), damaged(4)]);
     // Each is replaced for itself.
