@@ -31,7 +31,7 @@ pub struct ClusterTarget {
     /// Print JSON instead of tables
     #[arg(long, global = true)]
     pub json: bool,
-    /// How long `ctl` may take as a whole, stores that start included, and elsewhere a request:
+    /// The time of `ctl` as a whole, stores that start included, and elsewhere of a request:
     /// `1500ms`, `10s`, `2m`; a number alone has seconds [default: 10s for each request]
     #[arg(long, global = true, value_name = "TIME", value_parser = TimeLimit::parse)]
     pub timeout: Option<TimeLimit>,
