@@ -12,7 +12,7 @@ pub(crate) struct ApplyProgress {
     handed_out: Index,
     /// Bytes of those that it has not applied.
     lag_bytes: u64,
-    /// Whether rows are lost, so that it applies none.
+    /// Whether rows are lost, so that entries change none.
     pub(crate) damage: ReplicaDamage,
 }
 
@@ -29,10 +29,10 @@ impl ApplyProgress {
         (self.handed_out, self.lag_bytes) = (applied, 0);
     }
 
-    /// Whether the driver has nothing to apply: it has, or has left out, all that was handed out.
+    /// Whether the driver has applied all that was handed out.
     pub(crate) fn is_done(&self, applied: Index) -> bool {
         assert!(applied <= self.handed_out, "{applied} is applied, and was not handed out");
-        self.handed_out == applied.max(self.damage.skipped())
+        self.handed_out == applied
     }
 
     pub(crate) fn handed_out(&self) -> Index {

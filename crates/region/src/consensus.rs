@@ -234,13 +234,7 @@ impl Consensus {
 
     /// Has raft take the next snapshot whether or not its log has as much. Raft forgets it with
     /// the snapshot, or with the term.
-    ///
-    /// # Panics
-    ///
-    /// If the snapshot, of entry `index`, does not reach up to the end of the log: entries that
-    /// were acknowledged would go.
     pub(crate) fn want_snapshot(&mut self, index: Index) {
-        assert!(index >= self.last(), "a snapshot of {index} ends below {}", self.last());
         self.raw.raft.pending_request_snapshot = index.0;
     }
 
@@ -349,6 +343,11 @@ impl Consensus {
     /// The last entry, written or not.
     pub(crate) fn last(&self) -> Index {
         Index(self.raw.raft.raft_log.last_index())
+    }
+
+    /// The term of the last entry, or of the one before the first.
+    pub(crate) fn last_term(&self) -> Term {
+        Term(self.raw.raft.raft_log.last_term())
     }
 
     /// Whether an entry of the current term is committed. Before that, a leader does not know what

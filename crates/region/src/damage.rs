@@ -1,12 +1,14 @@
 //! The damage of a replica: rows of it are lost here, and a snapshot of its leader replaces all of
 //! them (`docs/decisions/0060-a-damaged-replica-is-rebuilt-in-place.md`).
 //!
-//! Its log is whole, so it goes on voting, and its acknowledgements hold. But the snapshot has to
+//! Its log is whole, so it goes on voting, its acknowledgements hold, and it follows changes of its
+//! region. But the snapshot has to
 //! reach up to the end of the log, for that goes with the rows, and no entry that was acknowledged
-//! may go. So it takes no entries while it waits, and for a while does again if none has come: the
-//! leader may need this replica for its majority.
-
-use crate::ids::Index;
+//! may go. So the log does not grow while it waits, and for a while does again if none has come:
+//! the leader may need this replica for its majority.
+//!
+//! It leaves the lead to others as long as one of them takes it. If its log is the longest, none of
+//! them can: then it leads until another one has that log as well.
 
 /// The first time without entries, in election timeouts. Each is twice as long as the one before.
 const HELD_TIMEOUTS: u32 = 50;
@@ -14,16 +16,18 @@ const HELD_TIMEOUTS: u32 = 50;
 const DOUBLINGS_MAX: u32 = 4;
 /// The time with entries in between, in election timeouts.
 const OPEN_TIMEOUTS: u32 = 5;
+/// The time without word of a leader until it campaigns, in election timeouts. Others campaign within two.
+const LEADERLESS_TIMEOUTS: u32 = 5;
 
 #[derive(Debug, Default)]
 pub(crate) struct ReplicaDamage {
     is_damaged: bool,
-    /// The last entry that the driver has left out.
-    skipped: Index,
     /// Ticks since it began to take no entries.
     ticks: u32,
     /// How often it has waited in vain.
     vain: u32,
+    /// Ticks without word of a leader.
+    leaderless: u32,
 }
 
 impl ReplicaDamage {
@@ -36,15 +40,9 @@ impl ReplicaDamage {
         self.is_damaged
     }
 
-    /// Rows are lost. Entries up to `skipped` were handed out and are not applied.
-    pub(crate) fn note(&mut self, skipped: Option<Index>) {
+    /// Rows are lost.
+    pub(crate) fn note(&mut self) {
         self.is_damaged = true;
-        self.skipped = self.skipped.max(skipped.unwrap_or_default());
-    }
-
-    /// The last entry that was handed out and will not be applied.
-    pub(crate) fn skipped(&self) -> Index {
-        self.skipped
     }
 
     /// A snapshot takes the place of the rows.
@@ -63,6 +61,13 @@ impl ReplicaDamage {
         asks
     }
 
+    /// Time has passed for a replica with or without a leader. Returns whether it may campaign.
+    pub(crate) fn tick_leader(&mut self, has_leader: bool, election_ticks: u32) -> bool {
+        self.leaderless =
+            if has_leader || !self.is_damaged { 0 } else { self.leaderless.saturating_add(1) };
+        !self.is_damaged || self.leaderless > LEADERLESS_TIMEOUTS * election_ticks
+    }
+
     /// Whether entries are taken.
     pub(crate) fn takes_entries(&self, election_ticks: u32) -> bool {
         let held = (HELD_TIMEOUTS << self.vain.min(DOUBLINGS_MAX)) * election_ticks;
@@ -78,7 +83,7 @@ mod tests {
     fn it_waits_twice_as_long_each_time_and_takes_entries_in_between() {
         let mut damage = ReplicaDamage::default();
         assert!(damage.takes_entries(10));
-        damage.note(None);
+        damage.note();
         for held in [500, 1000, 2000, 4000, 8000, 8000] {
             let mut asked = 0;
             for _ in 0..held {
@@ -95,12 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_only_grows() {
+    fn it_campaigns_if_nobody_else_has_for_long() {
         let mut damage = ReplicaDamage::default();
-        for (skipped, expected) in [(None, 0), (Some(Index(7)), 7), (None, 7), (Some(Index(5)), 7)]
-        {
-            damage.note(skipped);
-            assert_eq!(damage.skipped(), Index(expected));
+        assert!(damage.tick_leader(false, 10), "it is sound");
+        damage.note();
+        for _ in 0..2 {
+            assert!(!damage.tick_leader(true, 10));
+            assert!((0..50).all(|_| !damage.tick_leader(false, 10)));
+            assert!(damage.tick_leader(false, 10));
         }
     }
 }

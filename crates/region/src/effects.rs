@@ -285,6 +285,8 @@ pub struct NewReplica {
     pub peer: PeerId,
     /// Whether the replica of the parent leads. Then this one campaigns at once.
     pub campaigns: bool,
+    /// Whether the replica of the parent is damaged. Then this one is as well.
+    pub is_damaged: bool,
 }
 
 /// A region that its leader would have split.

@@ -101,9 +101,6 @@ pub enum Event {
         region: RegionId,
         /// The replica.
         peer: PeerId,
-        /// The last of the entries that were handed out and that are not applied for it. Arrives in
-        /// the order of [`Event::Applied`].
-        skipped: Option<Index>,
     },
     /// Entries up to `index` are visible to reads. Arrives in order.
     Applied {

@@ -148,7 +148,8 @@ impl Replica {
         self.promise.tick();
         // Raft's own election timer needs no look at the promise: the same message of the leader
         // sets both anew, and the timer is never the shorter one.
-        self.consensus.tick(!self.applying.damage.is_damaged());
+        let may_campaign = self.may_campaign(step);
+        self.consensus.tick(may_campaign);
         self.compactor.tick();
         let leader = self.leader();
         self.read_path.tick(leader, &mut self.consensus, step);

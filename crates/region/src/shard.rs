@@ -366,7 +366,7 @@ impl Shard {
             Event::CompareReplicas { ticket, digest_version, .. } => {
                 replica.compare_replicas(ticket, digest_version, step);
             }
-            Event::Damaged { skipped, .. } => replica.damaged(skipped, step),
+            Event::Damaged { .. } => replica.damaged(step),
             Event::Digested { index, digest, .. } => replica.digested(index, digest, step),
             Event::TransferLeader { to, ticket, .. } => replica.transfer_leader(to, ticket, step),
             Event::Applied { index, changes, size, .. } => {

@@ -3,6 +3,7 @@
 mod chaos;
 mod cluster;
 mod comparisons;
+mod damage;
 pub(crate) mod disks;
 mod elections;
 mod garbage;

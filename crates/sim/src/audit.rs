@@ -82,7 +82,9 @@ pub(crate) fn replicas(world: &mut SimWorld) -> Result<(), CheckFailure> {
         for peer in &region.peers {
             let node = &world.nodes()[layout::place(peer.store)];
             node.compare(region.id, world.reference_model()).map_err(|stop| match stop {
-                StopReason::CheckFailure(what) | StopReason::Refused(what) => what,
+                StopReason::CheckFailure(what)
+                | StopReason::Refused(what)
+                | StopReason::Lost(what) => what,
                 StopReason::Died => format!("store {} died after the faults ended", peer.store),
             })?;
             let digest = node.digest(region.id)?;

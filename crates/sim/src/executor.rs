@@ -363,14 +363,21 @@ impl Executor {
         self.coverage.splits.rejected += rejected.count() as u64;
         let reply = |(ticket, outcome)| (ticket, ClientReply::Wrote(outcome));
         out.replies.extend(applied.outcomes.into_iter().map(reply));
-        let event = |replica: &AppliedReplica| {
-            let AppliedReplica { region, index, ref changes, size, .. } = *replica;
-            Event::Applied { region, index, changes: changes.clone(), size }
+        let events = |replica: &AppliedReplica| {
+            let AppliedReplica { region, peer, index, ref changes, size, is_damaged, .. } =
+                *replica;
+            let damaged = is_damaged.then_some(Event::Damaged { region, peer });
+            damaged.into_iter().chain([Event::Applied {
+                region,
+                index,
+                changes: changes.clone(),
+                size,
+            }])
         };
         self.note_comparisons(&applied.replicas, now, out);
-        let mut done: Vec<_> = applied.replicas.iter().map(event).collect();
-        done.extend(applied.damaged.into_iter().map(damaged_reads::found));
-        done.extend(self.skip(applied.skipped, out));
+        out.undecided.extend(applied.undecided);
+        let mut done: Vec<_> = applied.damaged.into_iter().map(damaged_reads::found).collect();
+        done.extend(applied.replicas.iter().flat_map(events));
         notify_core(&mut self.apply, &mut self.rng, self.delays, now, done, out);
         Ok(ChangedRows { applied: applied.replicas, ..ChangedRows::default() })
     }

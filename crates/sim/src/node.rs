@@ -565,7 +565,10 @@ impl SimNode {
 
     /// An error ends the store; without an injected disk fault, it is a bug.
     fn stop(&self, error: &Error) -> StopReason {
-        stop_of(self.place, self.disk.has_fault, error)
+        match error {
+            Error::OnlyVoter(_) if self.disk.is_rotten => StopReason::Lost(error.to_string()),
+            error => stop_of(self.place, self.disk.has_fault, error),
+        }
     }
 }
 

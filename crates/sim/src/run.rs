@@ -82,6 +82,14 @@ fn run_to_the_end(seed: u64, options: Options) -> SimReport {
     let mut report = SimReport { seed, ..SimReport::default() };
     match live(&mut world, options.events) {
         Ok(checked) => report.checked = checked,
+        // What was served until then is right all the same.
+        Err(_) if world.has_lost_rows() => {
+            report.coverage.driver.disks.lost = 1;
+            match world.workload().check() {
+                Ok(checked) => report.checked = checked,
+                Err(broken) => report.failure = Some(broken),
+            }
+        }
         Err(broken) => report.failure = Some(broken),
     }
     report.counts = world.counts();

@@ -165,6 +165,8 @@ pub(crate) enum StopReason {
     /// It must not run, and says why: its directory is not the one that the cluster knows, or its
     /// flags differ from those of the others.
     Refused(String),
+    /// A bit of its disk has cost rows that no other store has.
+    Lost(String),
     /// Something happened that must never happen.
     CheckFailure(CheckFailure),
 }

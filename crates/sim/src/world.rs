@@ -24,6 +24,7 @@ use crate::workload::ClientWorkload;
 
 mod expiring;
 mod fault_injection;
+mod losing;
 mod membership;
 mod messaging;
 #[cfg(test)]
@@ -176,6 +177,8 @@ pub(crate) struct SimWorld {
     has_faults: bool,
     /// Whether clients still ask.
     clients_active: bool,
+    /// Whether the only voter of a region has lost rows.
+    has_lost_rows: bool,
 }
 
 impl SimWorld {
@@ -223,6 +226,7 @@ impl SimWorld {
             out: Outbox::default(),
             has_faults: true,
             clients_active: true,
+            has_lost_rows: false,
         };
         world.schedule_start();
         world
@@ -504,6 +508,10 @@ impl SimWorld {
                 // Not a power loss: the process has ended in order, and what it wrote stays.
                 self.crash(store, false);
                 Ok(())
+            }
+            Err(StopReason::Lost(words)) => {
+                self.has_lost_rows = true;
+                Err(words)
             }
             Err(StopReason::CheckFailure(what)) => Err(what),
         }

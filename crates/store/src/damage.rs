@@ -2,8 +2,8 @@
 //!
 //! The rows that a damaged page held are lost here, and the other replicas of their regions have
 //! them. So the page is taken out of its tree, in one transaction with a mark in the apply row of
-//! each region that had keys there. A replica with the mark serves nothing and applies nothing
-//! until a snapshot takes the place of its rows, which takes the mark as well
+//! each region that had keys there. A replica with the mark serves nothing, and entries change none
+//! of its rows, until a snapshot takes their place, which takes the mark as well
 //! (`docs/decisions/0060-a-damaged-replica-is-rebuilt-in-place.md`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +37,7 @@ impl DamagedReplicas {
     }
 
     /// Before the transaction with the marks is published: no view may have it and not look.
-    fn note(&self, found: &[DamagedReplica]) {
+    pub(crate) fn note(&self, found: &[DamagedReplica]) {
         self.were_some.store(true, Ordering::SeqCst);
         self.regions.lock().extend(found.iter().map(|replica| replica.region));
     }
@@ -150,7 +150,8 @@ fn take_out(
     units: &BTreeSet<u64>,
     values: &LostValues,
 ) -> Result<Quarantine, Error> {
-    let mut found = Quarantine::default();
+    // Of rows that were removed, nothing is lost.
+    let mut found = Quarantine { was_found: txn.drop_deferred(units)?, replicas: vec![] };
     for space in [Space::System, Space::Raw] {
         let mut lost = vec![];
         for trees in schema::trees_of(space) {
@@ -201,20 +202,24 @@ fn mark(
     descriptor: &Descriptor,
 ) -> Result<DamagedReplica, Error> {
     let region = descriptor.id;
-    let own = schema::replica_here(descriptor, store).ok_or(Error::NoRegion(region))?;
+    let own = replica_of(descriptor, store).ok_or(Error::NoRegion(region))?;
     if !has_other_voter(descriptor, store) {
-        return Err(Error::Corrupt(format!(
-            "a page of region {region} is damaged, and no other store has a replica of it"
-        )));
+        return Err(Error::OnlyVoter(region));
     }
     let key = schema::region_key(region);
     let mut states = txn.tree(APPLY)?;
     let mut state = ApplyState::decode(region, states.get(&key)?.as_deref())?;
     // It is in the rows, so an end must not have come before.
-    assert!(own.0 > 0, "region {region}: its replica here has no id");
+    assert!(own.peer.0 > 0, "region {region}: its replica here has no id");
     state.is_damaged = true;
     states.put(&key, &state.encode())?;
-    Ok(DamagedReplica { region, peer: own })
+    Ok(own)
+}
+
+/// The replica of a region here, as one of a damaged one.
+pub(crate) fn replica_of(descriptor: &Descriptor, store: StoreId) -> Option<DamagedReplica> {
+    let peer = schema::replica_here(descriptor, store)?;
+    Some(DamagedReplica { region: descriptor.id, peer })
 }
 
 fn has_other_voter(descriptor: &Descriptor, store: StoreId) -> bool {

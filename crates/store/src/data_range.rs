@@ -34,6 +34,20 @@ pub(crate) fn delete(
     Ok(rows)
 }
 
+/// Reads what putting trees in at `key` reads: the pages on both sides of it.
+pub(crate) fn touch_seam(txn: &mut WriteTxn<'_>, space: Space, key: &[u8]) -> Result<(), Error> {
+    for trees in schema::trees_of(space) {
+        for name in [Some(trees.rows), trees.expiries].into_iter().flatten() {
+            let mut tree = txn.tree(name)?;
+            if !tree.is_empty() {
+                let behind = tree.split_off(key)?;
+                tree.append(&behind)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The bound of a region whose range ends there.
 pub(crate) fn end_bound(end: &Bytes) -> Bound<&[u8]> {
     if end.is_empty() { Bound::Unbounded } else { Bound::Excluded(&end[..]) }

@@ -35,6 +35,12 @@ pub enum Error {
     /// The data on disk cannot have been written by a sound store. Another replica may help.
     #[error("corrupt data: {0}")]
     Corrupt(String),
+    /// Rows of a region are lost, and this store has its only voter.
+    #[error(
+        "a page of region {0} is damaged, and no other store has a replica of it: a backup may have \
+         what it held (flotilla restore)"
+    )]
+    OnlyVoter(RegionId),
     /// A committed entry cannot be read. It was damaged, or made by a newer version. It is never
     /// skipped: the replicas would differ from then on.
     #[error("region {region}: entry {index}: {source}")]

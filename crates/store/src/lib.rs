@@ -59,7 +59,7 @@ mod store_log;
 #[cfg(test)]
 mod tests;
 
-pub use apply::{Applied, AppliedReplica, ApplyOutcome, ApplyReject, SkippedEntries};
+pub use apply::{Applied, AppliedReplica, ApplyOutcome, ApplyReject};
 pub use check::StoreCheckReport;
 pub use checkpoint::{CheckpointReport, CheckpointedReplica};
 pub use config::Config;

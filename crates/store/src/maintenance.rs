@@ -25,9 +25,6 @@ pub enum StoreMaintenance {
     /// As [`StoreMaintenance::Progress`], and the step may have kept the disk busy: a caller that
     /// loops rests for some times as long as this one took.
     SpaceReturned,
-    /// A deferred free found an unreadable page: the subtree is not freed, and its space is lost
-    /// until the store is made anew. No row is affected. Reported once.
-    DeferredFreeUnreadable(PagesError),
     /// The disk could not read what the scrub wanted: no read has met it yet, and it may pass. A
     /// page that can be read and is corrupt is an error instead.
     ScrubUnreadable(PagesError),
@@ -64,15 +61,11 @@ impl MaintenanceCounters {
         now: Duration,
         action: MaintenanceAction,
     ) -> Result<StoreMaintenance, Error> {
-        let is_reclaim = matches!(action, MaintenanceAction::Reclaim { .. });
         match pages.run_maintenance(now, action) {
             Ok(MaintenanceOutcome::TrimmedOrPunched) => return Ok(StoreMaintenance::SpaceReturned),
             Ok(MaintenanceOutcome::Reclaimed { bytes }) => self.reclaimed_bytes.add(bytes),
             Ok(MaintenanceOutcome::Moved { bytes }) => self.moved_bytes.add(bytes),
             Ok(_) => {}
-            Err(error @ PagesError::Corrupt { .. }) if is_reclaim => {
-                return Ok(StoreMaintenance::DeferredFreeUnreadable(error));
-            }
             Err(error @ PagesError::Io(_)) if matches!(action, MaintenanceAction::Scrub { .. }) => {
                 return Ok(StoreMaintenance::ScrubUnreadable(error));
             }

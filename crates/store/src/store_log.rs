@@ -259,11 +259,6 @@ impl StoreLog {
         self.uncheckpointed.lock().note_install(region, peer, index, hard_state);
     }
 
-    /// Whether a replica waits for a split of this region to be applied again.
-    pub(crate) fn has_unborn_of(&self, parent: RegionId) -> bool {
-        self.uncheckpointed.lock().unborn.values().any(|of| *of == parent)
-    }
-
     /// Whether a snapshot of the replica was installed, and its log does not begin there yet.
     pub(crate) fn is_reset_due(&self, peer: PeerId) -> bool {
         self.uncheckpointed.lock().resets_due.contains_key(&peer)

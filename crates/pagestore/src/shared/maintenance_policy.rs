@@ -251,6 +251,11 @@ impl MaintenancePolicy {
         self.is_deferred_free_unreadable = true;
     }
 
+    /// What cannot be read of them was given up.
+    pub(crate) fn note_readable(&mut self) {
+        self.is_deferred_free_unreadable = false;
+    }
+
     /// The full disk refused an action. Nothing was written, and it may be tried again.
     pub(crate) fn note_full(&mut self) {
         self.is_full = true;

@@ -37,7 +37,7 @@ pub(crate) use insert::put;
 pub(crate) use join::join;
 pub(crate) use multi_get::multi_get;
 pub(crate) use rank::{before, key_at, nth};
-pub(crate) use reclaim::{free_deferred, free_subtree};
+pub(crate) use reclaim::{drop_deferred, free_deferred, free_subtree};
 pub(crate) use relocate::{RelocateBudget, relocate};
 pub(crate) use remove::remove;
 pub(crate) use split::split_off;

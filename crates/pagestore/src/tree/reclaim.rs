@@ -3,6 +3,8 @@
 //! A branch page says of each child how much lies below it, so a leaf without long values is freed
 //! without being read: its parent knows its place, and nearly its creating transaction.
 
+use std::collections::BTreeSet;
+
 use crate::error::{Error, Result};
 use crate::page::branch::{self, Child};
 use crate::page::catalogue::TreeEntry;
@@ -11,6 +13,7 @@ use crate::page::leaf::{self, LeafValue, ValueExtent};
 use crate::page::slotted::{CHILD_BYTES, SlottedPage};
 use crate::page::{self, CREATED_TXID_BITS, Span};
 use crate::tree::insert::put;
+use crate::tree::range::Range;
 use crate::tree::rank::last;
 use crate::tree::remove::remove;
 use crate::tree::txn_pages::TxnPages;
@@ -77,6 +80,61 @@ pub(crate) fn free_deferred(
     Ok((freed, met))
 }
 
+/// Frees the deferred subtrees that hold a damaged page, which begins at one of these units, as far
+/// as they can be read. The space of the rest is lost. Returns whether there was one.
+pub(crate) fn drop_deferred(
+    pages: &mut TxnPages,
+    deferred_free: &mut DeferredFree,
+    units: &BTreeSet<u64>,
+) -> Result<bool> {
+    let mut holders = vec![];
+    let mut all = Range::new(pages, deferred_free.list.root, ..);
+    while let Some((key, value)) = all.next()? {
+        let (key, child) = decode_entry(deferred_free, key, value)?;
+        if holds(pages, child, units)? {
+            holders.push((key, child));
+        }
+    }
+    for (key, child) in &holders {
+        take(pages, deferred_free, key, *child)?;
+        let mut subtrees = vec![*child];
+        while !subtrees.is_empty() {
+            match free_pages(pages, &mut subtrees, u64::MAX, Origin::DeferredFree).1 {
+                // What lies below it is not known.
+                Err(Error::Corrupt { .. }) => drop(subtrees.pop()),
+                done => done?,
+            }
+        }
+    }
+    Ok(!holders.is_empty())
+}
+
+/// Whether a page or long value of a subtree begins at one of these units. What lies below a page
+/// that cannot be read is not known.
+fn holds(pages: &TxnPages, child: Child, units: &BTreeSet<u64>) -> Result<bool> {
+    if units.contains(&child.page_ref.id()) {
+        return Ok(true);
+    }
+    if child.size.units == u64::from(child.page_ref.units()) {
+        return Ok(false);
+    }
+    let frame = match pages.owned_frame(child.page_ref) {
+        Err(Error::Corrupt { .. }) => return Ok(false),
+        frame => frame?,
+    };
+    let node = SlottedPage(&frame);
+    if node.is_leaf() {
+        let extents = leaf::extents(node, 0..node.count());
+        return Ok(extents.into_iter().any(|extent| units.contains(&extent.span().start)));
+    }
+    for below in branch::sized_children(node, 0..branch::child_count(node)) {
+        if holds(pages, below, units)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn take(
     pages: &mut TxnPages,
     deferred_free: &mut DeferredFree,
@@ -108,13 +166,20 @@ fn last_subtree(
     pages: &TxnPages,
     deferred_free: &DeferredFree,
 ) -> Result<Option<([u8; 8], Child)>> {
-    let root = deferred_free.list.root;
-    let Some((key, value)) = last(pages, root)? else { return Ok(None) };
+    let Some((key, value)) = last(pages, deferred_free.list.root)? else { return Ok(None) };
+    decode_entry(deferred_free, &key, &value).map(Some)
+}
+
+fn decode_entry(
+    deferred_free: &DeferredFree,
+    key: &[u8],
+    value: &[u8],
+) -> Result<([u8; 8], Child)> {
     if value.len() != CHILD_BYTES {
-        return Err(Error::Corrupt { page: root.id(), what: "entry of the trash" });
+        let page = deferred_free.list.root.id();
+        return Err(Error::Corrupt { page, what: "entry of the trash" });
     }
-    let key = number(&key, deferred_free)?.to_be_bytes();
-    Ok(Some((key, Child::decode(&value))))
+    Ok((number(key, deferred_free)?.to_be_bytes(), Child::decode(value)))
 }
 
 /// The number that a deferred subtree stands under.

@@ -1,6 +1,6 @@
 //! State of the open write transaction: its trees, its recorder and its savepoints.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -191,6 +191,11 @@ impl TxnState {
     /// they were.
     pub(crate) fn free_deferred(&mut self, units: u64) -> Result<(u64, Result<()>)> {
         tree::free_deferred(&mut self.pages, &mut self.state.deferred_free, units)
+    }
+
+    /// Gives up what cannot be freed of the deferred subtrees with these damaged pages.
+    pub(crate) fn drop_deferred(&mut self, units: &BTreeSet<u64>) -> Result<bool> {
+        tree::drop_deferred(&mut self.pages, &mut self.state.deferred_free, units)
     }
 
     /// Relocates pages beyond the limit, from `at` on, until the budget is spent. Returns where to

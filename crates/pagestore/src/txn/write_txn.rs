@@ -2,6 +2,7 @@
 
 mod commit;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::config::TreeOptions;
@@ -141,6 +142,27 @@ impl<'a> WriteTxn<'a> {
         let swept = self.state.free_deferred(units);
         self.state.broken = swept.is_err();
         swept
+    }
+
+    /// Frees the subtrees whose free is deferred and that have a damaged page, or long value, which
+    /// begins at one of these units. What lies below a page that cannot be read is lost until the
+    /// store is compacted, and [`PageStore::check`] names it. Returns whether there was one.
+    ///
+    /// Reads the branches of all such subtrees, and their leaves with long values.
+    ///
+    /// [`PageStore::check`]: crate::PageStore::check
+    ///
+    /// # Errors
+    ///
+    /// An error of reading or allocating a page: then the transaction can only be dropped.
+    pub fn drop_deferred(&mut self, units: &BTreeSet<u64>) -> Result<bool> {
+        self.state.refuse_if_broken()?;
+        let dropped = self.state.drop_deferred(units);
+        self.state.broken = dropped.is_err();
+        if matches!(dropped, Ok(true)) {
+            self.shared.background.policy.lock().note_readable();
+        }
+        dropped
     }
 
     /// Relocates pages beyond the limit; see [`TxnState::relocate`].

@@ -45,8 +45,7 @@ impl Replica {
         self.output.messages.clear();
         // Of splits that were applied on the way to the end: the children live on.
         self.bear(step);
-        // The entries that a damaged replica has left out are not to come.
-        let applied = self.consensus.applied_index().max(self.applying.damage.skipped());
+        let applied = self.consensus.applied_index();
         let is_done = self.inflight_writes.are_done()
             && self.applying.handed_out() == applied
             && self.consensus.commit() == applied;

@@ -71,14 +71,8 @@ impl Replica {
             MessageKind::Snapshot => Err(Refusal::Malformed),
             // The writes under way have to end before the snapshot is taken.
             MessageKind::Append if self.install.is_staged() => Err(Refusal::Installing),
-            // The lead is of no use here, and the log has to stay as it is until a snapshot comes.
+            // It would have to hand over at once.
             MessageKind::TimeoutNow if self.applying.damage.is_damaged() => Err(Refusal::Damaged),
-            MessageKind::Append
-                if !message.entries.is_empty()
-                    && !self.applying.damage.takes_entries(step.config.election_ticks) =>
-            {
-                Err(Refusal::Damaged)
-            }
             // For candidates of all terms: raft forgets its leader at the sight of a higher one,
             // while the leader still serves reads under its lease (docs/decisions/0005-leases.md).
             // A forced vote passes: the leader has ended its lease before it called for it (R22).
@@ -143,6 +137,9 @@ impl Replica {
         if kind == MessageKind::Heartbeat && message.commit > self.consensus.last() {
             // Of an earlier term, or to a replica that has no term: raft must not see it.
             message.commit = self.consensus.last();
+        }
+        if kind == MessageKind::Append {
+            self.hold_back(&mut message, step);
         }
         let message = convert::message_to_raft(from, self.me.id, message);
         if !self.consensus.step(message) {

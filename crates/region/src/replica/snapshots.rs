@@ -145,8 +145,9 @@ impl Replica {
             return step.effects.discards.push(staged.stage);
         }
         let (from, message) = (staged.envelope.from.id, staged.envelope.message.clone());
-        let index = message.snapshot.as_ref().map(|head| head.index).unwrap_or_default();
-        if !self.reaches_log_end(index) {
+        let head = message.snapshot.as_ref().expect("it was checked");
+        let (index, term) = (head.index, head.term);
+        if !self.may_replace_log(index, term) {
             return step.effects.discards.push(staged.stage);
         }
         if self.applying.damage.is_damaged() {

@@ -131,8 +131,10 @@ impl Replica {
                     index,
                 },
             });
-            let campaigns = self.consensus.is_leader();
-            step.effects.created.push(NewReplica { descriptor: child, peer: peer.id, campaigns });
+            let is_damaged = self.applying.damage.is_damaged();
+            let campaigns = self.consensus.is_leader() && !is_damaged;
+            let (descriptor, peer) = (child, peer.id);
+            step.effects.created.push(NewReplica { descriptor, peer, campaigns, is_damaged });
         }
         step.stats.splits += 1;
     }

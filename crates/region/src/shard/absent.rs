@@ -56,12 +56,13 @@ impl Shard {
 
     /// Creates a replica that a split has made.
     pub(super) fn create_new(&mut self, new: NewReplica, effects: &mut Effects) {
-        let NewReplica { descriptor, peer, campaigns } = new;
+        let NewReplica { descriptor, peer, campaigns, is_damaged } = new;
         let region = descriptor.id;
         if self.is_dead_child(region, peer) {
             return self.end_child(region, peer, effects);
         }
         let (found, earlier) = self.find_child(descriptor, peer, effects);
+        let found = RecoveredReplica { is_damaged, ..found };
         // With this state it has answered no leader, so none counts on it: with the wait of a
         // start, a split would hold up its keys for an election timeout.
         let is_silent = found.hard_state == RecoveredReplica::hard_state_of_split();

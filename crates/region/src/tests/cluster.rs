@@ -81,6 +81,11 @@ pub(super) fn peer(store: u64) -> Peer {
     Peer { id: PeerId(REGION.0 * 100 + store), store: StoreId(store) }
 }
 
+/// A sound replica that a split has made.
+pub(super) fn new_replica(descriptor: Descriptor, peer: PeerId, campaigns: bool) -> NewReplica {
+    NewReplica { descriptor, peer, campaigns, is_damaged: false }
+}
+
 pub(super) fn descriptor(stores: u64) -> Descriptor {
     Descriptor {
         removed: RemovedPeers::default(),

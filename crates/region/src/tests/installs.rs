@@ -1,6 +1,6 @@
 //! Tests of a replica that takes a snapshot: when it does, and its silence.
 
-use super::cluster::{REGION, descriptor, peer};
+use super::cluster::{REGION, descriptor, new_replica, peer};
 use super::single::{Single, append, asks, persisted, snapshot, split_at, staged};
 use crate::*;
 
@@ -151,8 +151,7 @@ fn a_replica_with_an_unborn_child_takes_no_snapshot() {
     let events = persisted(&applying).into_iter().chain([applied(1), staged(1, 20, 1)]);
     assert!(single.step(events.collect()).installs.is_empty());
     let regions = split_at("m").divide(&descriptor(3)).unwrap();
-    let new =
-        NewReplica { descriptor: regions.children[0].clone(), peer: PeerId(803), campaigns: false };
+    let new = new_replica(regions.children[0].clone(), PeerId(803), false);
     single.step(vec![Event::Create(new)]);
     single.now += 50;
     assert_eq!(single.step(vec![]).installs.len(), 1, "born: now it may");

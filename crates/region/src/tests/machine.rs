@@ -377,7 +377,7 @@ impl Machine {
         assert!(!self.holds(&head.descriptor.range(), region), "a row has two owners");
         let disk = self.disks.get_mut(&region).expect("it was born before");
         assert_eq!(disk.peer, peer);
-        assert!(head.index > disk.applied.0 && head.term <= hard_state.term);
+        assert!(head.index >= disk.applied.0 && head.term <= hard_state.term);
         assert_eq!(hard_state.commit, head.index);
         disk.applied = (head.index, head.term, rows);
         disk.descriptor = head.descriptor;

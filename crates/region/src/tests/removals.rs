@@ -1,7 +1,7 @@
 //! Tests of ends: a replica that was removed ends by a root, whoever tells it, and is not made
 //! again; those that ask are told, and nothing late is taken for news.
 
-use super::cluster::{REGION, descriptor, peer};
+use super::cluster::{REGION, descriptor, new_replica, peer};
 use super::machine::Answer;
 use super::members::{change, cluster, descriptor_on, settled, vote, with_learner};
 use super::single::{Single, append, asks, persisted, split_at};
@@ -161,7 +161,7 @@ fn a_parent_does_not_end_before_its_unborn_child_is_born() {
     single.shard.keep_unborn(unborn).unwrap();
     assert!(single.step(vec![notice(NoticeKind::End, 3, 5)]).ends.is_empty());
     let child = split_at("m").divide(&descriptor(3)).unwrap().children.remove(0);
-    let new = NewReplica { descriptor: child, peer: PeerId(803), campaigns: false };
+    let new = new_replica(child, PeerId(803), false);
     single.step(vec![Event::Create(new)]);
     single.now += 50;
     assert_eq!(single.step(vec![]).ends, [end_of(3)]);
@@ -215,9 +215,7 @@ fn a_replica_without_data_ends_by_a_word_or_by_a_message_for_a_later_one() {
 /// R17: a split makes a replica here that was removed meanwhile.
 #[test]
 fn a_dead_child_is_not_made() {
-    let new = || {
-        Event::Create(NewReplica { descriptor: descriptor(3), peer: peer(3).id, campaigns: false })
-    };
+    let new = || Event::Create(new_replica(descriptor(3), peer(3).id, false));
     // The slot has a later replica, without data.
     let mut later = asks(1, 4, 7);
     later.to.store = StoreId(3);

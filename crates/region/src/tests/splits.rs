@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::cluster::{Cluster, REGION, descriptor, peer};
+use super::cluster::{Cluster, REGION, descriptor, new_replica, peer};
 use super::machine::Answer;
 use crate::*;
 
@@ -324,7 +324,7 @@ fn an_unborn_replica_takes_no_message_and_keeps_its_vote() {
     let mut effects = Effects::default();
     shard.step(Time(1), [Event::Message(asked)].into_iter(), &mut effects);
     assert!(effects.is_empty() && shard.status(CHILD).is_none(), "{effects:?}");
-    let new = NewReplica { descriptor: child, peer: PeerId(801), campaigns: true };
+    let new = new_replica(child, PeerId(801), true);
     shard.step(Time(2), [Event::Create(new)].into_iter(), &mut effects);
     let status = shard.status(CHILD).unwrap();
     assert_eq!((status.term, status.role), (Term(7), Role::Follower), "it may have promised");

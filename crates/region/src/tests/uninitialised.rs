@@ -1,6 +1,6 @@
 //! Tests of replicas without data: they vote once, ask for a snapshot, and become replicas.
 
-use super::cluster::{REGION, descriptor, peer};
+use super::cluster::{REGION, descriptor, new_replica, peer};
 use super::single::{Single, asks, persisted, staged};
 use crate::*;
 
@@ -108,7 +108,7 @@ fn a_split_goes_on_with_the_vote_of_a_replica_without_data() {
     let mut single = Single::new();
     single.receive(asks(1, 3, 7));
     let born = single.step(vec![Event::Admitted(asks(1, 3, 7))]);
-    let new = NewReplica { descriptor: descriptor(3), peer: peer(3).id, campaigns: true };
+    let new = new_replica(descriptor(3), peer(3).id, true);
     let created = single.step(vec![Event::Create(new)]);
     let status = single.shard.status(REGION).unwrap();
     assert_eq!((status.term, status.role), (Term(7), Role::Follower));
@@ -135,7 +135,7 @@ fn a_range_that_is_held_here_makes_no_replica() {
     assert!(single.step(vec![Event::NotAdmitted { envelope, why }]).is_empty());
     assert!(single.receive(asks(1, 3, 8)).is_empty(), "not asked again so soon");
     // The vote is kept for the split.
-    let new = NewReplica { descriptor: descriptor(3), peer: peer(3).id, campaigns: false };
+    let new = new_replica(descriptor(3), peer(3).id, false);
     let mut ask = asks(1, 3, 9);
     (ask.message.index, ask.message.log_term) = (SPLIT_INDEX, SPLIT_TERM);
     assert!(single.receive(ask).is_empty());

@@ -25,6 +25,8 @@ pub struct DiskCoverage {
     pub rotten: u64,
     /// Damaged pages that were met and taken out.
     pub pages_taken_out: u64,
+    /// Runs that ended before their time, because rows that only one store had were lost.
+    pub lost: u64,
 }
 
 impl AddAssign for DiskCoverage {
@@ -39,5 +41,6 @@ impl AddAssign for DiskCoverage {
         self.checkpoints_refused += more.checkpoints_refused;
         self.rotten += more.rotten;
         self.pages_taken_out += more.pages_taken_out;
+        self.lost += more.lost;
     }
 }

@@ -1,7 +1,7 @@
 //! Damaged pages: taken out as the node does, and told to the core.
 
-use flotilla_region::{Event, RegionId};
-use flotilla_store::{DamagedReplica, Error, SkippedEntries};
+use flotilla_region::RegionId;
+use flotilla_store::{DamagedReplica, Error};
 
 use super::Executor;
 use super::damaged_reads::found;
@@ -27,20 +27,5 @@ impl Executor {
             let events = damaged.into_iter().map(found).collect();
             out.tasks.push((self.notify_delay_us(), Task::Post(events)));
         }
-    }
-
-    /// The events of entries that were left out. Their outcomes are not known here.
-    pub(super) fn skip(
-        &mut self,
-        skipped: Vec<SkippedEntries>,
-        out: &mut Outbox,
-    ) -> impl Iterator<Item = Event> + use<> {
-        for entries in &skipped {
-            out.undecided.extend(&entries.undecided);
-        }
-        skipped.into_iter().map(|SkippedEntries { replica, index, .. }| {
-            let DamagedReplica { region, peer } = replica;
-            Event::Damaged { region, peer, skipped: Some(index) }
-        })
     }
 }

@@ -8,7 +8,7 @@ use crate::task::Outbox;
 
 /// A replica has lost rows.
 pub(super) fn found(DamagedReplica { region, peer }: DamagedReplica) -> Event {
-    Event::Damaged { region, peer, skipped: None }
+    Event::Damaged { region, peer }
 }
 
 /// Whether rows of a replica are lost, as a read of it says.

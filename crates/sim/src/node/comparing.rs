@@ -5,7 +5,7 @@ use flotilla_region::Descriptor;
 #[cfg(test)]
 use flotilla_region::Stats;
 use flotilla_region::{Index, PeerId, RegionId};
-use flotilla_store::Store;
+use flotilla_store::{Error, PagesError, Store};
 
 use super::SimNode;
 use crate::executor;
@@ -47,14 +47,23 @@ impl SimNode {
 
     /// Proves the page store whole.
     pub(crate) fn check(&self) -> Result<(), CheckFailure> {
-        let Some(running) = &self.running else { return Ok(()) };
-        let store = layout::id(self.place);
-        running
-            .executor
-            .store()
-            .check()
-            .map(|_| ())
-            .map_err(|error| format!("store {store}: {error}"))
+        if self.running.is_none() {
+            return Ok(());
+        }
+        self.left_over().map(|_| ())
+    }
+
+    /// Proves the store whole. How many replicas are without data and ranges are promised; `None`
+    /// if it has lost the space of damaged pages, which it does until it is compacted.
+    fn left_over(&self) -> Result<Option<(u64, u64)>, CheckFailure> {
+        let running = self.running.as_ref().ok_or("the store is down")?;
+        match running.executor.store().check() {
+            Ok(report) => Ok(Some((report.uninitialised, report.promised))),
+            Err(Error::Pages(PagesError::Corrupt {
+                what: "neither reachable nor free", ..
+            })) if self.disk.is_rotten => Ok(None),
+            Err(error) => Err(format!("store {}: {error}", layout::id(self.place))),
+        }
     }
 
     /// Tells the reference model of the ends that a start has found in the root. The power may have
@@ -106,9 +115,8 @@ impl SimNode {
         if damaged > 0 {
             return Err(format!("store {store}: {damaged} replicas have lost rows"));
         }
-        let report = running.executor.store().check().map_err(|error| error.to_string())?;
-        let left = (running.streams.count(), report.uninitialised, report.promised);
-        if left == (0, 0, 0) {
+        let left = (running.streams.count(), self.left_over()?.unwrap_or_default());
+        if left == (0, (0, 0)) {
             return Ok(());
         }
         Err(format!("store {store}: streams, replicas without data, promised ranges are {left:?}"))
@@ -132,12 +140,15 @@ impl SimNode {
         let store = running.executor.store();
         let view = store.read();
         let found = view.region(region, None).and_then(|region| executor::rows(&region));
+        let digest = store.region_digest(region);
         // Rows are lost; whether anybody is told others is looked at where they are read.
-        if self.disk.is_rotten && found.as_ref().is_err_and(executor::is_damage) {
+        let is_lost = found.as_ref().is_err_and(executor::is_damage)
+            || matches!(digest, Err(Error::Pages(PagesError::Corrupt { .. })));
+        if self.disk.is_rotten && is_lost {
             return Ok(());
         }
         let found = found.map_err(|error| broken(error.to_string()))?;
-        let (index, _) = self.digest(region).map_err(broken)?;
+        let (index, _) = digest.map_err(|error| broken(error.to_string()))?;
         let expected = reference_model.descriptor_at(region, index);
         let here = view.region(region, None).map_err(|error| broken(error.to_string()))?;
         if expected != Some(here.descriptor()) {

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use flotilla_pagestore::tools::PageFile;
+use flotilla_region::RegionId;
+use flotilla_store::ReadError;
 use flotilla_vfs::{FileSystem as _, OpenMode};
 
 use super::{DIRECTORY, SimNode};
@@ -52,6 +54,14 @@ impl SimNode {
     /// Whether a bit has flipped on its disk, healed or not.
     pub(crate) fn is_rotten(&self) -> bool {
         self.disk.is_rotten
+    }
+
+    /// Whether the replica of a region here has lost rows.
+    pub(crate) fn is_damaged(&self, region: RegionId) -> bool {
+        self.running.as_ref().is_some_and(|running| {
+            let read = running.executor.store().read().region(region, None);
+            matches!(read, Err(ReadError::Damaged))
+        })
     }
 
     /// Replicas here that have lost rows.

@@ -14,10 +14,12 @@ use crate::inconsistent_regions;
 
 impl ReplicaState {
     /// The entry asks for a digest of the rows as they are behind it, which takes long: only the
-    /// view is taken where entries are applied.
+    /// view is taken where entries are applied. A damaged replica has none.
     pub(super) fn ask_for_digest(&mut self) -> ApplyOutcome {
         let index = self.state.applied;
-        self.changes.push(RegionChange::DigestDue { index });
+        if !self.state.is_damaged {
+            self.changes.push(RegionChange::DigestDue { index });
+        }
         ApplyOutcome::DigestDue { index }
     }
 

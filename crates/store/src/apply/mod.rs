@@ -6,6 +6,9 @@
 //!
 //! Applying is deterministic: it depends on the rows and the entry only, and has the same result on
 //! each replica. Hence an entry that cannot be read stops the store, and is never skipped.
+//!
+//! A damaged replica has lost rows, so for it only the region itself changes: its range, its
+//! members, its applied index. Its rows come with a snapshot.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -18,7 +21,7 @@ use flotilla_region::{
     RegionId, RegionSize, SplitRegions, StoreId, Ticket,
 };
 
-use crate::damage::DamagedReplica;
+use crate::damage::{self, DamagedReplica, DamagedReplicas};
 use crate::error::Error;
 use crate::range_map::RangeMap;
 use crate::schema::{self, APPLY, ApplyState, REGION};
@@ -44,21 +47,11 @@ pub struct Applied {
     pub outcomes: Vec<(Ticket, ApplyOutcome)>,
     /// How many entries were applied; those that were applied before do not count.
     pub entries: u64,
-    /// The entries that were not, because the replica is damaged.
-    pub skipped: Vec<SkippedEntries>,
+    /// The tickets of proposals for rows of a damaged replica: what came of them is known to other
+    /// replicas only.
+    pub undecided: Vec<Ticket>,
     /// Replicas that were found to be damaged on the way, also of other regions than the tasks'.
     pub damaged: Vec<DamagedReplica>,
-}
-
-/// Committed entries of a damaged replica. The snapshot that replaces its rows has their effects.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SkippedEntries {
-    /// The replica.
-    pub replica: DamagedReplica,
-    /// The last of them.
-    pub index: Index,
-    /// Their tickets: what came of them is not known here.
-    pub undecided: Vec<Ticket>,
 }
 
 impl Applied {
@@ -67,7 +60,7 @@ impl Applied {
         self.replicas.extend(later.replicas);
         self.outcomes.extend(later.outcomes);
         self.entries += later.entries;
-        self.skipped.extend(later.skipped);
+        self.undecided.extend(later.undecided);
         self.damaged.extend(later.damaged);
     }
 }
@@ -88,6 +81,8 @@ pub struct AppliedReplica {
     pub written_bytes: u64,
     /// How large the region is now, if it was time to look.
     pub size: Option<RegionSize>,
+    /// Whether the replica is damaged, so that only the region itself has changed.
+    pub is_damaged: bool,
 }
 
 /// A region as this transaction has it so far.
@@ -114,6 +109,7 @@ pub(crate) fn apply(
     pages: &PageStore,
     log: &StoreLog,
     ranges: &RangeMap,
+    damaged: &DamagedReplicas,
     store: StoreId,
     tasks: &[ApplyTask],
     at: &mut Option<RegionId>,
@@ -131,10 +127,6 @@ pub(crate) fn apply(
             Entry::Vacant(entry) => entry.insert(load(&mut txn, store, task.region)?),
         };
         *at = Some(task.region);
-        if replica.state.is_damaged {
-            applied.skipped.extend(skip(replica.peer, log, task)?);
-            continue;
-        }
         let is_admin = |committed: &Committed| AdminCommand::is_in(&committed.entry);
         // Runs of entries that share a range, and between them those that may change it.
         for entries in task.entries.chunk_by(|one, next| !is_admin(one) && !is_admin(next)) {
@@ -143,6 +135,15 @@ pub(crate) fn apply(
                 if advance(&mut replica.state, task.region, &committed.entry) {
                     applied.entries += 1;
                     replica.apply_admin(&mut txn, place, committed, &mut applied.outcomes)?;
+                }
+                continue;
+            }
+            if replica.state.is_damaged {
+                for committed in entries {
+                    if advance(&mut replica.state, task.region, &committed.entry) {
+                        applied.entries += 1;
+                        applied.undecided.extend(&committed.tickets);
+                    }
                 }
                 continue;
             }
@@ -169,40 +170,24 @@ pub(crate) fn apply(
     let mut states = txn.tree(APPLY)?;
     *at = None;
     for (region, replica) in replicas {
-        if replica.state.is_damaged {
-            continue;
-        }
         states.put(&schema::region_key(region), &replica.state.encode())?;
-        replica.splits.iter().for_each(|(before, made)| ranges.split(before, made));
+        for (before, made) in &replica.splits {
+            ranges.split(before, made);
+            if replica.state.is_damaged {
+                let children = made.children.iter();
+                let here = children.filter_map(|child| damage::replica_of(child, store));
+                damaged.note(&here.collect::<Vec<_>>());
+            }
+        }
         let ReplicaState { peer, state, changes, written_bytes, .. } = replica;
-        let (index, size) = (state.applied, None);
-        let replica = AppliedReplica { region, peer, index, changes, written_bytes, size };
+        let ApplyState { applied: index, is_damaged, .. } = state;
+        let size = None;
+        let replica =
+            AppliedReplica { region, peer, index, changes, written_bytes, size, is_damaged };
         applied.replicas.push(replica);
     }
-    let skipped = |region| applied.skipped.iter().any(|it| it.replica.region == region);
-    let both = applied.replicas.iter().find(|replica| skipped(replica.region));
-    assert!(both.is_none(), "{both:?} is damaged, and was applied");
     txn.publish()?;
     Ok(applied)
-}
-
-/// The entries of a damaged replica.
-fn skip(peer: PeerId, log: &StoreLog, task: &ApplyTask) -> Result<Option<SkippedEntries>, Error> {
-    let region = task.region;
-    // R15b: the snapshot would wait for the split, and the split is among what is left out.
-    if log.has_unborn_of(region) {
-        return Err(Error::Corrupt(format!(
-            "region {region} is damaged, and a region that was split off from it is not in the rows"
-        )));
-    }
-    let Some(last) = task.entries.last() else { return Ok(None) };
-    assert!(task.entries[0].entry.index <= last.entry.index, "region {region}: out of order");
-    let undecided = task.entries.iter().flat_map(|committed| committed.tickets.iter().copied());
-    Ok(Some(SkippedEntries {
-        replica: DamagedReplica { region, peer },
-        index: last.entry.index,
-        undecided: undecided.collect(),
-    }))
 }
 
 fn load(txn: &mut WriteTxn<'_>, store: StoreId, region: RegionId) -> Result<ReplicaState, Error> {

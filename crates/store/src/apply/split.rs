@@ -1,7 +1,8 @@
 //! Splits: one region becomes several.
 //!
 //! No row of data is touched: the regions share a tree, and a region is the range that its row in
-//! [`REGION`] names. So a split costs the same whatever the region holds.
+//! [`REGION`] names. So a split costs the same whatever the region holds. It is not known which of
+//! the regions has the rows that a damaged parent has lost: all of them are damaged.
 //!
 //! A child is not made here if its replica has ended, if a later one is here already (R17), or if
 //! it has none here: then the rows of its range go, in the same transaction.
@@ -35,7 +36,7 @@ impl ReplicaState {
             }
             Err(error) => return Ok(ApplyOutcome::Rejected(ApplyReject::InvalidSplit(error))),
         };
-        let made = write_regions(txn, place, regions, self.state.watermark_ms)?;
+        let made = write_regions(txn, place, regions, &self.state)?;
         let before = std::mem::replace(&mut self.descriptor, made.parent.clone());
         self.splits.push((before, made.clone()));
         let index = self.state.applied;
@@ -51,7 +52,7 @@ fn write_regions(
     txn: &mut WriteTxn<'_>,
     place: ApplyPlace<'_>,
     mut regions: SplitRegions,
-    watermark_ms: u64,
+    of_parent: &ApplyState,
 ) -> Result<SplitRegions, Error> {
     let parent = &regions.parent;
     txn.tree(REGION)?.put(&schema::region_key(parent.id), &parent.encode())?;
@@ -64,7 +65,7 @@ fn write_regions(
         }
         match child.peer_on(place.store) {
             Some(peer) if may_be_made(txn, place, child.id, peer.id)? => {
-                make(txn, &child, peer.id, watermark_ms)?;
+                make(txn, &child, peer.id, of_parent)?;
                 made.push(child);
             }
             _ => remove_rows(txn, &child)?,
@@ -98,13 +99,14 @@ fn make(
     txn: &mut WriteTxn<'_>,
     child: &Descriptor,
     peer: PeerId,
-    watermark_ms: u64,
+    of_parent: &ApplyState,
 ) -> Result<(), Error> {
+    let &ApplyState { watermark_ms, is_damaged, .. } = of_parent;
     let hard_state = RecoveredReplica::hard_state_of_split();
     let hard_state = take_uninitialised(txn, child.id, peer)?
         .map_or(hard_state, |voted| hard_state.merge(voted));
     let (applied, term) = (SPLIT_INDEX, SPLIT_TERM);
-    let state = ApplyState { applied, term, watermark_ms, is_damaged: false, hard_state };
+    let state = ApplyState { applied, term, watermark_ms, is_damaged, hard_state };
     let key = schema::region_key(child.id);
     txn.tree(REGION)?.put(&key, &child.encode())?;
     txn.tree(APPLY)?.put(&key, &state.encode())?;

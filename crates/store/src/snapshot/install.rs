@@ -80,6 +80,7 @@ pub(crate) fn clear<'a>(
     }
     let end = Some(&descriptor.end[..]).filter(|end| !end.is_empty());
     rows_removed += data_range::delete(&mut txn, descriptor.space, &descriptor.start, end)?;
+    data_range::touch_seam(&mut txn, descriptor.space, &descriptor.start)?;
     Ok(ClearedRange { txn, old, state, rows_removed })
 }
 
@@ -181,9 +182,10 @@ fn next_state(
     let (region, index, term) = (task.head.descriptor.id, task.head.index, task.head.term);
     let mut hard_state = task.hard_state;
     if let Some(before) = before {
-        // A damaged replica may have applied as much, and has lost some of it.
+        // A damaged replica may have applied as much, and has lost some of it. So may one that
+        // heard of the damage only behind the snapshot that has mended it.
         assert!(
-            before.applied < index || before.is_damaged && before.applied == index,
+            before.applied <= index,
             "region {region}: a snapshot at {index} where {} is applied",
             before.applied
         );

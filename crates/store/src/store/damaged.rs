@@ -17,7 +17,7 @@ impl Store {
     pub(super) fn apply_undamaged(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {
         let store = self.identity.store;
         let (applied, damaged) = self.past_damage(|at| {
-            apply::apply(&self.pages, &self.log, &self.ranges, store, tasks, at)
+            apply::apply(&self.pages, &self.log, &self.ranges, &self.damaged, store, tasks, at)
         })?;
         Ok(Applied { damaged, ..applied })
     }
@@ -66,7 +66,7 @@ impl Store {
 
     /// A page was found damaged, as [`Error::Pages`] or [`ReadError::Pages`] names it: while `of`
     /// was read, or by maintenance. Takes it out of its tree and marks the replicas that have lost
-    /// rows: from then on they serve nothing and apply nothing. Their shards are to hear of it, and
+    /// rows: from then on they serve nothing, and only their regions change. Their shards are to hear of it, and
     /// a snapshot of another replica mends them ([`Store::install`]). The marks are durable with
     /// the next checkpoint; before that a crash brings the damaged page back.
     ///

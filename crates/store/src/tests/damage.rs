@@ -1,6 +1,8 @@
 //! Damaged pages: which replicas lose rows by them, and that nothing is served or applied without
 //! those rows.
 
+use std::time::Duration;
+
 use flotilla_pagestore::tools::PageFile;
 use flotilla_vfs::{FileSystem as _, OpenMode};
 
@@ -8,7 +10,7 @@ use flotilla_region::EndTask;
 
 use super::snapshots::{install_task, receive, send};
 use super::*;
-use crate::{DamagedReplica, PagesError, Quarantine, ReadError};
+use crate::{DamagedReplica, PagesError, Quarantine, ReadError, StoreMaintenance};
 
 const UNIT_BYTES: u64 = 4096;
 
@@ -44,6 +46,20 @@ fn filled() -> FaultFs {
     fs
 }
 
+/// Does what is to be done, up to a damaged page.
+fn maintained(store: &Store) -> Option<u64> {
+    loop {
+        match store.maintain(Duration::ZERO) {
+            Err(Error::Pages(PagesError::Corrupt { page, .. })) => return Some(page),
+            done => {
+                if let StoreMaintenance::Rest { .. } = done.unwrap() {
+                    return None;
+                }
+            }
+        }
+    }
+}
+
 /// The page that a read of this key meets.
 fn met(store: &Store, region: u64, key: &str) -> u64 {
     match view(store, region).get(key.as_bytes()) {
@@ -65,13 +81,13 @@ fn a_damaged_replica_serves_nothing_until_a_snapshot_has_replaced_its_rows() {
     let refused = |store: &Store| store.read().region(RegionId(3), None).unwrap_err();
     assert!(matches!(refused(&store), ReadError::Damaged));
     assert_eq!(get(&store, 2, "a0200"), Some("v".repeat(50).into()), "others go on");
-    // Nothing is applied; the ticket comes back.
+    // The entry is passed over: what came of it is known elsewhere.
     append(&store, 3, &[ops(41, &[put("i0200", "new")])], 41);
     let applied = store.apply(&[task(3, &[ops(41, &[put("i0200", "new")])])]).unwrap();
-    assert_eq!((applied.entries, applied.outcomes.len(), applied.replicas.len()), (0, 0, 0));
-    let [skipped] = &applied.skipped[..] else { panic!("{applied:?}") };
-    assert_eq!((skipped.replica, skipped.index), (damaged(3), Index(41)));
-    assert_eq!(skipped.undecided.len(), 1);
+    assert_eq!((applied.entries, applied.outcomes.len(), applied.undecided.len()), (1, 0, 1));
+    let [replica] = &applied.replicas[..] else { panic!("{applied:?}") };
+    assert_eq!((replica.peer, replica.index), (damaged(3).peer, Index(41)));
+    assert!(replica.is_damaged && replica.written_bytes == 0, "{replica:?}");
     // Another look finds nothing more, and the mark outlives a start.
     assert_eq!(store.quarantine(page, Some(RegionId(3))).unwrap(), Quarantine::default());
     store.checkpoint().unwrap();
@@ -156,10 +172,64 @@ fn applying_takes_a_damaged_page_out_and_goes_on_with_other_regions() {
     append(&store, 3, std::slice::from_ref(&one), 41);
     append(&store, 2, std::slice::from_ref(&other), 41);
     let applied = store.apply(&[task(2, &[other]), task(3, &[one])]).unwrap();
-    assert_eq!((applied.entries, applied.replicas.len()), (1, 1));
     assert_eq!(applied.damaged, [damaged(3)]);
-    assert_eq!(applied.skipped[0].replica, damaged(3));
+    let are_damaged = applied.replicas.iter().map(|it| (it.region.0, it.is_damaged));
+    assert_eq!(are_damaged.collect::<Vec<_>>(), [(2, false), (3, true)]);
     assert_eq!(get(&store, 2, "a0001"), Some("new".into()));
+}
+
+/// A split of a damaged region: nothing says which part has lost rows, so both have.
+#[test]
+fn a_damaged_region_splits_into_damaged_ones() {
+    let fs = filled();
+    spoil(&fs, "a0200");
+    let (store, _) = open(&fs);
+    store.quarantine(met(&store, 2, "a0200"), Some(RegionId(2))).unwrap();
+    let split = splits::split_entry(41);
+    append(&store, 2, std::slice::from_ref(&split), 41);
+    let applied = store.apply(&[task(2, &[split])]).unwrap();
+    assert_eq!((applied.outcomes.len(), applied.undecided.len()), (1, 0), "{applied:?}");
+    let child = RegionId(splits::CHILD);
+    assert_eq!(store.stats().damaged_replicas, 2);
+    let is_damaged = |store: &Store, region| {
+        matches!(store.read().region(region, None), Err(ReadError::Damaged))
+    };
+    assert!(is_damaged(&store, RegionId(2)) && is_damaged(&store, child));
+    store.checkpoint().unwrap();
+    drop(store);
+    let (store, recovered) = open(&fs);
+    let damaged = recovered.iter().filter(|it| it.is_damaged).map(|it| it.descriptor.id);
+    assert_eq!(damaged.collect::<Vec<_>>(), [RegionId(2), child]);
+    store.check().unwrap();
+}
+
+/// Rows that were removed are not missed: only their space is.
+#[test]
+fn a_damaged_page_of_removed_rows_is_given_up() {
+    let fs = FaultFs::new(0);
+    let pages = config().pages.reclaim_at_once_bytes(0);
+    let config = Config { pages, ..config() };
+    let (store, _) = try_open_with(&fs, config.clone()).unwrap();
+    // So long that the leaves have to be read, for they name other pages.
+    let value = "v".repeat(10_000);
+    let rows: Vec<_> = (0..400).map(|n| put(&format!("a{n:04}"), &value)).collect();
+    run(&store, 2, &[ops(1, &rows)]);
+    store.checkpoint().unwrap();
+    run(&store, 2, &[ops(2, &[delete_range("a0010", Some("a0390"))])]);
+    store.checkpoint().unwrap();
+    assert!(store.stats().pages.deferred_free_bytes > 0, "it is freed later");
+    drop(store);
+    spoil(&fs, "a0200");
+    let (store, _) = try_open_with(&fs, config).unwrap();
+    let met = maintained(&store).expect("it is read to be freed");
+    assert_eq!(
+        store.quarantine(met, None).unwrap(),
+        Quarantine { was_found: true, replicas: vec![] }
+    );
+    assert_eq!(maintained(&store), None);
+    assert_eq!(store.stats().pages.deferred_free_bytes, 0, "all else is free");
+    assert_eq!(store.quarantine(met, None).unwrap(), Quarantine::default());
+    assert_eq!(self::rows(&store, 2).len(), 20);
 }
 
 #[test]
@@ -211,7 +281,7 @@ fn the_only_replica_of_a_region_is_not_given_up() {
     spoil(&fs, "a");
     let (store, _) = try_begin(&fs, config(), &regions).unwrap();
     let refused = store.quarantine(met(&store, 2, "a"), None).unwrap_err();
-    let expected = "corrupt data: a page of region 2 is damaged, and no other store has a replica";
+    let expected = "a page of region 2 is damaged, and no other store has a replica";
     assert!(refused.to_string().starts_with(expected), "{refused}");
     assert_eq!(store.stats().damaged_pages, 0);
 }

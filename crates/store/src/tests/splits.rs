@@ -219,6 +219,7 @@ fn inspect(fs: &FaultFs, progress: &Progress, at: &str) -> usize {
                 descriptor: regions.children[0].clone(),
                 peer: peer(CHILD),
                 campaigns: false,
+                is_damaged: false,
             });
         }
     }

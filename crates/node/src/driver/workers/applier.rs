@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use flotilla_region::{ApplyTask, EndTask, Epoch, Event, InstallTask, PeerId, StageId};
-use flotilla_store::{DamagedReplica, Ended, Error, Installed, SkippedEntries, Store};
+use flotilla_store::{AppliedReplica, DamagedReplica, Ended, Error, Installed, Store};
 
 use super::checkpointer::CheckpointSignal;
 use super::work_queue::WorkQueue;
@@ -118,17 +118,13 @@ impl Applier {
         }
         self.comparisons.note_applied(&applied.replicas);
         self.tell_damaged(&applied.damaged, done);
-        for SkippedEntries { replica, index, undecided } in applied.skipped {
-            undecided.into_iter().for_each(|ticket| self.tickets.leave_open(ticket));
-            let DamagedReplica { region, peer } = replica;
-            done.push(Event::Damaged { region, peer, skipped: Some(index) });
+        applied.undecided.into_iter().for_each(|ticket| self.tickets.leave_open(ticket));
+        for replica in applied.replicas {
+            let AppliedReplica { region, peer, index, changes, size, is_damaged, .. } = replica;
+            // What a split has made of it is damaged, too.
+            done.extend(is_damaged.then_some(Event::Damaged { region, peer }));
+            done.push(Event::Applied { region, index, changes, size });
         }
-        done.extend(applied.replicas.into_iter().map(|replica| Event::Applied {
-            region: replica.region,
-            index: replica.index,
-            changes: replica.changes,
-            size: replica.size,
-        }));
         Ok(())
     }
 

@@ -225,7 +225,7 @@ impl Checkpointer {
                 self.signal.rest(REFUSED_REST);
                 continue;
             }
-            // One that the scrub or a move of pages has met.
+            // One that the scrub, a deferred free or a move of pages has met.
             if let Error::Pages(corrupt @ PagesError::Corrupt { page, .. }) = &error {
                 if self.damage.found_by_maintenance(*page, corrupt) {
                     continue;
@@ -253,9 +253,6 @@ impl Checkpointer {
             // Nothing waits for this action: the rest leaves the disk to writers.
             StoreMaintenance::SpaceReturned => {
                 self.signal.rest((began.elapsed() * RESTS).min(REST_MAX));
-            }
-            StoreMaintenance::DeferredFreeUnreadable(error) => {
-                tracing::warn!("space of a deleted range is not given back: {error}");
             }
             StoreMaintenance::LogUnreadable { error, replica } => {
                 tracing::error!("the scrub has found an entry of the log that is lost: {error}");

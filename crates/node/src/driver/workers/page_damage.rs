@@ -90,6 +90,12 @@ impl PageDamage {
 
 /// Says once what was found.
 pub(crate) fn log(found: &[DamagedReplica]) {
+    if found.is_empty() {
+        return tracing::warn!(
+            "a page of rows that were removed is damaged: nothing is missed, and the space of what \
+             lies below it is lost until `flotilla page compact`"
+        );
+    }
     let regions: Vec<_> = found.iter().map(|replica| replica.region.0).collect();
     tracing::error!(
         ?regions,
@@ -99,5 +105,5 @@ pub(crate) fn log(found: &[DamagedReplica]) {
 
 /// The word to the shard of a replica.
 pub(crate) fn event(replica: DamagedReplica) -> Event {
-    Event::Damaged { region: replica.region, peer: replica.peer, skipped: None }
+    Event::Damaged { region: replica.region, peer: replica.peer }
 }
