@@ -82,6 +82,8 @@ impl RottingLogs {
         let settings = [
             ("FLOTILLA_STORAGE_SEGMENT_BYTES", SEGMENT_BYTES.to_string()),
             ("FLOTILLA_STORAGE_CHECKPOINT_INTERVAL_MS", "10m".to_owned()),
+            // The rows are in one region, whose leader reads for the others.
+            ("FLOTILLA_SPLIT_AUTOMATIC", "false".to_owned()),
         ];
         let environment = move |_| {
             let variables = settings.iter().map(|(name, value)| (name.into(), value.into()));
