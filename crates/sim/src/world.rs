@@ -494,12 +494,19 @@ impl SimWorld {
                 }
                 Ok(())
             }
-            Err(StopReason::Died) => {
+            Err(why) => self.stop(store, why),
+        }
+    }
+
+    /// A store does not go on.
+    fn stop(&mut self, store: usize, why: StopReason) -> Result<(), CheckFailure> {
+        match why {
+            StopReason::Died => {
                 self.nodes[store].count_death();
                 self.crash(store, true);
                 Ok(())
             }
-            Err(StopReason::Refused(words)) => {
+            StopReason::Refused(words) => {
                 self.say(format_args!("store {} is refused: {words}", layout::id(store)));
                 if !self.nodes[store].is_to_be_refused() {
                     return Err(format!("sound store {} is refused: {words}", layout::id(store)));
@@ -509,11 +516,11 @@ impl SimWorld {
                 self.crash(store, false);
                 Ok(())
             }
-            Err(StopReason::Lost(words)) => {
+            StopReason::Lost(words) => {
                 self.has_lost_rows = true;
                 Err(words)
             }
-            Err(StopReason::CheckFailure(what)) => Err(what),
+            StopReason::CheckFailure(what) => Err(what),
         }
     }
 

@@ -107,6 +107,7 @@ mod tests {
             changes,
             written_bytes: 0,
             size: None,
+            is_damaged: false,
         };
         let compared = |index| RegionChange::Compared { index: Index(9), verdict: verdict(index) };
         let mut verdicts = comparisons.verdicts();

@@ -138,31 +138,7 @@ pub(crate) fn apply(
                 }
                 continue;
             }
-            if replica.state.is_damaged {
-                for committed in entries {
-                    if advance(&mut replica.state, task.region, &committed.entry) {
-                        applied.entries += 1;
-                        applied.undecided.extend(&committed.tickets);
-                    }
-                }
-                continue;
-            }
-            let watermark_ms = replica.state.watermark_ms;
-            let mut rows = rows::RegionRows::new(&mut txn, &replica.descriptor, watermark_ms);
-            for committed in entries {
-                if advance(&mut replica.state, task.region, &committed.entry) {
-                    applied.entries += 1;
-                    apply_entry(&mut rows, task.region, committed, &mut applied.outcomes)?;
-                }
-            }
-            replica.written_bytes += rows.written_bytes();
-            let watermark_ms = rows.watermark_ms();
-            assert!(
-                watermark_ms >= replica.state.watermark_ms,
-                "region {}: its watermark falls to {watermark_ms}",
-                task.region
-            );
-            replica.state.watermark_ms = watermark_ms;
+            replica.apply_rows(&mut txn, entries, &mut applied)?;
         }
     }
     // In the transaction of the rows: an index of its own could come to disk without them, or they
@@ -188,6 +164,43 @@ pub(crate) fn apply(
     }
     txn.publish()?;
     Ok(applied)
+}
+
+impl ReplicaState {
+    /// Carries out entries that change rows.
+    fn apply_rows(
+        &mut self,
+        txn: &mut WriteTxn<'_>,
+        entries: &[Committed],
+        applied: &mut Applied,
+    ) -> Result<(), Error> {
+        let region = self.descriptor.id;
+        if self.state.is_damaged {
+            for committed in entries {
+                if advance(&mut self.state, region, &committed.entry) {
+                    applied.entries += 1;
+                    applied.undecided.extend(&committed.tickets);
+                }
+            }
+            return Ok(());
+        }
+        let watermark_ms = self.state.watermark_ms;
+        let mut rows = rows::RegionRows::new(txn, &self.descriptor, watermark_ms);
+        for committed in entries {
+            if advance(&mut self.state, region, &committed.entry) {
+                applied.entries += 1;
+                apply_entry(&mut rows, region, committed, &mut applied.outcomes)?;
+            }
+        }
+        self.written_bytes += rows.written_bytes();
+        let watermark_ms = rows.watermark_ms();
+        assert!(
+            watermark_ms >= self.state.watermark_ms,
+            "region {region}: its watermark falls to {watermark_ms}"
+        );
+        self.state.watermark_ms = watermark_ms;
+        Ok(())
+    }
 }
 
 fn load(txn: &mut WriteTxn<'_>, store: StoreId, region: RegionId) -> Result<ReplicaState, Error> {
