@@ -16,7 +16,8 @@ const HELD_TIMEOUTS: u32 = 50;
 const DOUBLINGS_MAX: u32 = 4;
 /// The time with entries in between, in election timeouts.
 const OPEN_TIMEOUTS: u32 = 5;
-/// The time without word of a leader until it campaigns, in election timeouts. Others campaign within two.
+/// The time without word of a leader until it campaigns, in election timeouts. Others do so within
+/// two.
 const LEADERLESS_TIMEOUTS: u32 = 5;
 
 #[derive(Debug, Default)]
@@ -52,6 +53,7 @@ impl ReplicaDamage {
 
     /// Time has passed for a damaged follower. Returns whether it asks its leader for a snapshot.
     pub(crate) fn tick(&mut self, election_ticks: u32) -> bool {
+        assert!(self.is_damaged, "a sound replica needs no snapshot");
         let held = (HELD_TIMEOUTS << self.vain.min(DOUBLINGS_MAX)) * election_ticks;
         let asks = self.ticks < held && self.ticks.is_multiple_of(election_ticks);
         self.ticks += 1;

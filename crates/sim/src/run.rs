@@ -80,22 +80,18 @@ fn run_to_the_end(seed: u64, options: Options) -> SimReport {
     trace.say(0, format_args!("{swarm:?}"));
     let mut world = SimWorld::new(swarm, splits, settings, rng, trace);
     let mut report = SimReport { seed, ..SimReport::default() };
-    match live(&mut world, options.events) {
+    let lived = live(&mut world, options.events);
+    let is_lost = lived.is_err() && world.has_lost_rows();
+    // All that was served until then is right all the same.
+    match if is_lost { world.workload().check() } else { lived } {
         Ok(checked) => report.checked = checked,
-        // What was served until then is right all the same.
-        Err(_) if world.has_lost_rows() => {
-            report.coverage.driver.disks.lost = 1;
-            match world.workload().check() {
-                Ok(checked) => report.checked = checked,
-                Err(broken) => report.failure = Some(broken),
-            }
-        }
         Err(broken) => report.failure = Some(broken),
     }
     report.counts = world.counts();
     report.tally = world.workload().tally();
     report.stamps = world.stamps().count();
     world.nodes().iter().for_each(|node| report.coverage += node.coverage());
+    report.coverage.driver.disks.lost = u64::from(is_lost);
     report.simulated_us = world.now();
     report.syncs = world.nodes().iter().map(|node| node.disk().syncs).sum();
     // With the syncs, so that a disk that works otherwise changes the trace even if no message

@@ -177,8 +177,6 @@ pub(crate) struct SimWorld {
     has_faults: bool,
     /// Whether clients still ask.
     clients_active: bool,
-    /// Whether the only voter of a region has lost rows.
-    has_lost_rows: bool,
 }
 
 impl SimWorld {
@@ -226,7 +224,6 @@ impl SimWorld {
             out: Outbox::default(),
             has_faults: true,
             clients_active: true,
-            has_lost_rows: false,
         };
         world.schedule_start();
         world
@@ -517,7 +514,7 @@ impl SimWorld {
                 Ok(())
             }
             StopReason::Lost(words) => {
-                self.has_lost_rows = true;
+                self.nodes[store].note_loss();
                 Err(words)
             }
             StopReason::CheckFailure(what) => Err(what),

@@ -251,7 +251,7 @@ impl MaintenancePolicy {
         self.is_deferred_free_unreadable = true;
     }
 
-    /// What cannot be read of them was given up.
+    /// The subtrees that cannot be read were given up.
     pub(crate) fn note_readable(&mut self) {
         self.is_deferred_free_unreadable = false;
     }

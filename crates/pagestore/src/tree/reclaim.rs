@@ -100,7 +100,7 @@ pub(crate) fn drop_deferred(
         let mut subtrees = vec![*child];
         while !subtrees.is_empty() {
             match free_pages(pages, &mut subtrees, u64::MAX, Origin::DeferredFree).1 {
-                // What lies below it is not known.
+                // Its children are not known.
                 Err(Error::Corrupt { .. }) => drop(subtrees.pop()),
                 done => done?,
             }
@@ -109,8 +109,8 @@ pub(crate) fn drop_deferred(
     Ok(!holders.is_empty())
 }
 
-/// Whether a page or long value of a subtree begins at one of these units. What lies below a page
-/// that cannot be read is not known.
+/// Whether a page or long value of a subtree begins at one of these units. The
+/// children of a page that cannot be read are not known.
 fn holds(pages: &TxnPages, child: Child, units: &BTreeSet<u64>) -> Result<bool> {
     if units.contains(&child.page_ref.id()) {
         return Ok(true);

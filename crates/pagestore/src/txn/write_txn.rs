@@ -145,8 +145,8 @@ impl<'a> WriteTxn<'a> {
     }
 
     /// Frees the subtrees whose free is deferred and that have a damaged page, or long value, which
-    /// begins at one of these units. What lies below a page that cannot be read is lost until the
-    /// store is compacted, and [`PageStore::check`] names it. Returns whether there was one.
+    /// begins at one of these units. A page that cannot be read is lost with all below it, until
+    /// the store is compacted, and [`PageStore::check`] names it. Returns whether there was one.
     ///
     /// Reads the branches of all such subtrees, and their leaves with long values.
     ///

@@ -93,6 +93,8 @@ impl Replica {
         if append.entries.len() > known {
             append.entries.truncate(known);
             Refusal::Damaged.count(&mut step.stats.dropped);
+            let end = append.index.0 + append.entries.len() as u64;
+            assert!(end <= self.consensus.last().0.max(append.index.0), "entries up to {end}");
         }
     }
 

@@ -151,6 +151,8 @@ impl Replica {
             return step.effects.discards.push(staged.stage);
         }
         if self.applying.damage.is_damaged() {
+            let commit = self.consensus.commit();
+            assert!(index >= commit, "a snapshot of {index} where {commit} is committed");
             self.consensus.want_snapshot(index);
         }
         let _ = self.consensus.step(convert::message_to_raft(from, self.me.id, message));

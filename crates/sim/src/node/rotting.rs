@@ -64,6 +64,11 @@ impl SimNode {
         })
     }
 
+    /// Rows are lost that no other store has.
+    pub(crate) fn note_loss(&mut self) {
+        self.coverage.driver.disks.lost += 1;
+    }
+
     /// Replicas here that have lost rows.
     pub(crate) fn damaged_replicas(&self) -> u64 {
         let running = self.running.as_ref();

@@ -4,13 +4,16 @@ use flotilla_region::{Descriptor, Role};
 
 use super::SimWorld;
 use crate::layout;
+use crate::node::SimNode;
 
 impl SimWorld {
     /// Whether a region has lost rows for good, or for so long that the run is over: a damaged
     /// replica was its only voter; or it leads, and each other voter lacks entries that its log has
     /// no more, so that none can take over.
     pub(crate) fn has_lost_rows(&self) -> bool {
-        self.has_lost_rows || self.reference_model.descriptors().any(|region| self.is_stuck(region))
+        let has_lost = |node: &SimNode| node.coverage().driver.disks.lost > 0;
+        self.nodes.iter().any(has_lost)
+            || self.reference_model.descriptors().any(|region| self.is_stuck(region))
     }
 
     fn is_stuck(&self, region: &Descriptor) -> bool {

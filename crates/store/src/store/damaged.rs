@@ -66,9 +66,9 @@ impl Store {
 
     /// A page was found damaged, as [`Error::Pages`] or [`ReadError::Pages`] names it: while `of`
     /// was read, or by maintenance. Takes it out of its tree and marks the replicas that have lost
-    /// rows: from then on they serve nothing, and only their regions change. Their shards are to hear of it, and
-    /// a snapshot of another replica mends them ([`Store::install`]). The marks are durable with
-    /// the next checkpoint; before that a crash brings the damaged page back.
+    /// rows: from then on they serve nothing, and only their regions change. Their shards are to
+    /// hear of it, and a snapshot of another replica mends them ([`Store::install`]). The marks are
+    /// durable with the next checkpoint; before that a crash brings the damaged page back.
     ///
     /// Reads all branches of the trees; and all rows of the region, or of all, if a long value is
     /// damaged. Appliers wait meanwhile for the former.

@@ -121,7 +121,7 @@ impl Applier {
         applied.undecided.into_iter().for_each(|ticket| self.tickets.leave_open(ticket));
         for replica in applied.replicas {
             let AppliedReplica { region, peer, index, changes, size, is_damaged, .. } = replica;
-            // What a split has made of it is damaged, too.
+            // Before the splits: their parts are damaged, too.
             done.extend(is_damaged.then_some(Event::Damaged { region, peer }));
             done.push(Event::Applied { region, index, changes, size });
         }
