@@ -115,12 +115,14 @@ impl SmallDisks {
     fn fill(&self, place: usize, left: u64) {
         let file = File::create(self.ballast(place)).unwrap();
         let mut taken = 0;
-        // The store writes meanwhile.
-        while let Some(more) = self.free_bytes(place).checked_sub(left).filter(|more| *more > 0) {
-            if fallocate(&file, FallocateFlags::empty(), taken, more).is_err() {
-                return;
+        // The store writes meanwhile, and nothing is taken if not all of a piece is there.
+        while let Some(free) = self.free_bytes(place).checked_sub(left).filter(|free| *free > 0) {
+            let more = free.div_ceil(2);
+            match fallocate(&file, FallocateFlags::empty(), taken, more) {
+                Ok(()) => taken += more,
+                Err(_) if free > 1 << 20 => {}
+                Err(_) => return,
             }
-            taken += more;
         }
     }
 
