@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
+mod forks;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::Arc;
 
 use flotilla_raftlog::{Config, Durability, Entry, LogBatch, LogEngine, SegmentState};
@@ -14,7 +16,7 @@ use serde_json::{Value, json};
 
 fn flotilla<S: AsRef<OsStr>>(args: &[S]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_flotilla"));
-    command.arg("log").args(args).stdin(Stdio::null()).output().unwrap()
+    forks::output(command.arg("log").args(args))
 }
 
 fn tells<S: AsRef<OsStr>>(args: &[S]) -> Value {
@@ -31,6 +33,7 @@ fn fails<S: AsRef<OsStr>>(args: &[S]) -> (i32, String) {
 
 fn open(dir: &Path) -> LogEngine {
     let config = Config::default().segment_bytes(64 << 10);
+    forks::settle();
     LogEngine::open_with(Arc::new(OsFs::new()), dir, config).unwrap().0
 }
 

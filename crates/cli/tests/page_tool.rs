@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
+mod forks;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::Arc;
 
 use flotilla_pagestore::{CommitDurability, Options, PageStore};
@@ -14,20 +16,14 @@ use serde_json::{Value, json};
 
 fn flotilla<S: AsRef<OsStr>>(args: &[S]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_flotilla"));
-    command.arg("pages").args(args).stdin(Stdio::null()).output().unwrap()
+    forks::output(command.arg("pages").args(args))
 }
 
-/// The output of a command that succeeds. A child that another test has just forked holds the lock
-/// of a file that was closed, until it runs its own program.
+/// The output of a command that succeeds.
 fn succeeds<S: AsRef<OsStr>>(args: &[S]) -> Vec<u8> {
-    loop {
-        let output = flotilla(args);
-        if output.status.success() {
-            return output.stdout;
-        }
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("in use by another process"), "{output:?}");
-    }
+    let output = flotilla(args);
+    assert!(output.status.success(), "{output:?}");
+    output.stdout
 }
 
 fn tells<S: AsRef<OsStr>>(args: &[S]) -> Value {
@@ -46,6 +42,7 @@ fn fails<S: AsRef<OsStr>>(args: &[S]) -> (i32, String) {
 
 fn open(path: &Path) -> PageStore {
     let options = Options::default().redo_bytes(64 << 10);
+    forks::settle();
     PageStore::open_with(Arc::new(OsFs::new()), path, options).unwrap()
 }
 
