@@ -2,10 +2,9 @@
 //! them (`docs/decisions/0060-a-damaged-replica-is-rebuilt-in-place.md`).
 //!
 //! Its log is whole, so it goes on voting, its acknowledgements hold, and it follows changes of its
-//! region. But the snapshot has to
-//! reach up to the end of the log, for that goes with the rows, and no entry that was acknowledged
-//! may go. So the log does not grow while it waits, and for a while does again if none has come:
-//! the leader may need this replica for its majority.
+//! region. But the snapshot has to reach up to the end of the log, for that goes with the rows, and
+//! no entry that was acknowledged may go. So the log does not grow while it waits, and for a while
+//! does again if none has come: the leader may need this replica for its majority.
 //!
 //! It leaves the lead to others as long as one of them takes it. If its log is the longest, none of
 //! them can: then it leads until another one has that log as well.

@@ -109,8 +109,8 @@ pub(crate) fn drop_deferred(
     Ok(!holders.is_empty())
 }
 
-/// Whether a page or long value of a subtree begins at one of these units. The
-/// children of a page that cannot be read are not known.
+/// Whether a page or long value of a subtree begins at one of these units. The children of a page
+/// that cannot be read are not known.
 fn holds(pages: &TxnPages, child: Child, units: &BTreeSet<u64>) -> Result<bool> {
     if units.contains(&child.page_ref.id()) {
         return Ok(true);
