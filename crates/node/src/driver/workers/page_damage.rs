@@ -93,7 +93,7 @@ pub(crate) fn log(found: &[DamagedReplica]) {
     if found.is_empty() {
         return tracing::warn!(
             "a page of rows that were removed is damaged: nothing is missed, and the space of what \
-             lies below it is lost until `flotilla page compact`"
+             lies below it is lost until `flotilla pages compact`"
         );
     }
     let regions: Vec<_> = found.iter().map(|replica| replica.region.0).collect();
