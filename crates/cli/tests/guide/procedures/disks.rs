@@ -28,6 +28,9 @@ pub(super) fn the_disk_of_the_second_store_is_full(site: &mut Site) {
     the_disk_is(site, "full");
     let leads_nothing = |site: &Site| told(site, "s2", "leaders") == 0;
     site.until_holds("s2 leads nothing", leads_nothing);
+    // A store that has just started does not know the leaders of its replicas, and says that first.
+    let knows_leaders = |site: &Site| told(site, "s2", "replicas_without_leader") == 0;
+    site.until_holds("s2 knows its leaders", knows_leaders);
 }
 
 /// Writes go on without that store. The operator lowers its bound.
