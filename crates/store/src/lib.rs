@@ -88,7 +88,7 @@ pub use recovery::RecoveredReplicas;
 pub use snapshot::{
     Installed, SnapshotChunk, SnapshotEnd, SnapshotReader, SnapshotRow, StageError, StageOffer,
 };
-pub use snapshot_read::{RegionSnapshot, ScanRequest, ScanResult, StoreSnapshot};
+pub use snapshot_read::{RegionSnapshot, ScanRequest, ScanResult, SizedValue, StoreSnapshot};
 pub use space_view::{LogSegments, SegmentHolder, TreeSize};
 pub use stats::Stats;
 pub use store::Store;

@@ -189,6 +189,15 @@ pub struct ScanResult {
     pub rows: Vec<(Bytes, Bytes)>,
 }
 
+/// What a get found that takes values up to some length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SizedValue {
+    /// The value; `None` if there is none.
+    Value(Option<Bytes>),
+    /// There is a longer one.
+    Longer,
+}
+
 /// A column family of one region at one moment.
 #[derive(Clone)]
 pub struct RegionSnapshot {
@@ -268,12 +277,27 @@ impl RegionSnapshot {
     ///
     /// [`ReadError::KeyNotInRegion`], or the page store failed.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        match self.get_up_to(key, usize::MAX)? {
+            SizedValue::Value(value) => Ok(value),
+            SizedValue::Longer => unreachable!("no value is longer"),
+        }
+    }
+
+    /// The value of a key if it has up to `bytes_max` bytes. That a value is longer is known without
+    /// a copy of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`RegionSnapshot::get`].
+    pub fn get_up_to(&self, key: &[u8], bytes_max: usize) -> Result<SizedValue, ReadError> {
         self.check_key(key)?;
-        let Some(rows) = &self.rows else { return Ok(None) };
-        let row = rows.get(key)?;
-        let Some(row) = row else { return Ok(None) };
-        let data = self.visible(&row)?;
-        Ok(data.map(|data| Bytes::copy_from_slice(data.value)))
+        let Some(rows) = &self.rows else { return Ok(SizedValue::Value(None)) };
+        let Some(row) = rows.get(key)? else { return Ok(SizedValue::Value(None)) };
+        let Some(data) = self.visible(&row)? else { return Ok(SizedValue::Value(None)) };
+        if data.value.len() > bytes_max {
+            return Ok(SizedValue::Longer);
+        }
+        Ok(SizedValue::Value(Some(Bytes::copy_from_slice(data.value))))
     }
 
     /// How long the value of a key has left, in seconds, rounded up; 0 if it does not expire, and

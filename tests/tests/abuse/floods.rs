@@ -179,7 +179,8 @@ async fn are_not_felt(mut target: Target) {
         let mut flooders = tokio::task::JoinSet::new();
         for _ in 0..FLOODERS {
             let (addr, case) = (addr.clone(), std::sync::Arc::clone(&case));
-            flooders.spawn(async move { timeout(PATIENCE, flood(&addr, &case)).await });
+            let flooding = async move { timeout(PATIENCE, flood(&addr, &case)).await };
+            flooders.spawn_on(flooding, target.background.handle());
         }
         let under = latency(&mut target).await;
         // Those that nobody reads, or that no window lets on, wait for ever.

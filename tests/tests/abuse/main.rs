@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test, its helpers too")]
 
+mod background;
 mod batches;
 #[path = "../tls/certificates.rs"]
 mod certificates;

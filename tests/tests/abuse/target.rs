@@ -11,6 +11,7 @@ use flotilla_proto::pdpb::pd_client::PdClient;
 use flotilla_proto::tikvpb::tikv_client::TikvClient;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::background::Background;
 use crate::certificates::Certificates;
 use crate::processes::{Processes, until_within};
 use crate::tunnel;
@@ -28,6 +29,8 @@ pub(crate) struct Target {
     /// The address for bytes that no library would send: the store's, or a tunnel's to it that puts
     /// TLS around them.
     pub(crate) raw_addr: String,
+    /// Where abusers work.
+    pub(crate) background: Background,
     pub(crate) kv: TikvClient<Channel>,
     pub(crate) pd: PdClient<Channel>,
 }
@@ -38,7 +41,7 @@ impl Target {
         let raw_addr = cluster.endpoints()[0].clone();
         let url = format!("http://{raw_addr}");
         let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
-        Self::new(cluster, raw_addr, channel)
+        Self::new(cluster, raw_addr, channel, Background::start())
     }
 
     /// The same, where connections must have TLS.
@@ -53,8 +56,9 @@ impl Target {
         let dialer = certificates.flags("client-app").dialer().unwrap().unwrap();
         let endpoint = Endpoint::from_shared(format!("https://{addr}")).unwrap();
         let channel = dialer.connect(&endpoint).await.unwrap();
-        let raw_addr = tunnel::open(dialer, addr).await;
-        Self::new(cluster, raw_addr, channel)
+        let background = Background::start();
+        let raw_addr = tunnel::open(dialer, addr, background.handle()).await;
+        Self::new(cluster, raw_addr, channel, background)
     }
 
     /// Both kinds.
@@ -62,11 +66,11 @@ impl Target {
         if is_secure { Self::start_secure().await } else { Self::start().await }
     }
 
-    fn new(cluster: Processes, raw_addr: String, channel: Channel) -> Self {
+    fn new(cluster: Processes, raw_addr: String, channel: Channel, background: Background) -> Self {
         let kv = TikvClient::new(channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        Self { cluster, raw_addr, kv, pd: PdClient::new(channel) }
+        Self { cluster, raw_addr, background, kv, pd: PdClient::new(channel) }
     }
 
     /// The context of a well-behaved client for the region of `key`.

@@ -4,12 +4,14 @@
 use flotilla_tls::TlsDialer;
 use tokio::io::copy_bidirectional;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 
-/// Opens a tunnel to the store at `addr`; its own address.
-pub(crate) async fn open(dialer: TlsDialer, addr: String) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+/// Opens a tunnel to the store at `addr`, which works on these threads; its own address.
+pub(crate) async fn open(dialer: TlsDialer, addr: String, threads: &Handle) -> String {
+    let bound = threads.spawn(TcpListener::bind("127.0.0.1:0"));
+    let listener = bound.await.unwrap().unwrap();
     let own = listener.local_addr().unwrap().to_string();
-    tokio::spawn(async move {
+    threads.spawn(async move {
         while let Ok((mut near, _)) = listener.accept().await {
             let (dialer, addr) = (dialer.clone(), addr.clone());
             tokio::spawn(async move {

@@ -29,8 +29,9 @@ settings! {
         /// Streams that the store may have to reset for mistakes of the client.
         #[key(count(1, 1 << 20))]
         pub error_resets_max: usize,
-        /// Frames without a request in a second: pings, settings, windows, resets, empty data. A
-        /// tenth of it may come at once; what comes faster is read later.
+        /// Frames without a request in a second: pings, settings, windows, resets, empty data.
+        /// Settings count as eight, pings as four, for they are answered. A tenth of it may come at
+        /// once; what comes faster is read later.
         #[key(count(100, 10_000_000))]
         pub control_frames_per_s: u32,
         /// A client that is silent for this long is pinged. Clients of TiKV ping as often

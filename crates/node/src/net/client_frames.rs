@@ -5,8 +5,8 @@
 //! headers, in one frame or several (RFC 9113, sections 3.4, 4.1 and 6.10). Only the lengths, kinds
 //! and flags of frames are looked at here: the HTTP/2 library refuses what is wrong in them.
 //!
-//! Frames that carry no request are counted: a client needs few of them, and each costs the server
-//! about as much as a small request does.
+//! Frames are weighed by what they cost the server. Those without a request are weighed by
+//! themselves too: a client needs few of them.
 
 /// Bytes of the preface, `PRI * HTTP/2.0` and so on.
 const PREFACE_BYTES: usize = 24;
@@ -19,7 +19,15 @@ const FRAME_HEADER_BYTES: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
+const PING: u8 = 6;
 const CONTINUATION: u8 = 9;
+
+/// Of settings that are sent: a write of its own acknowledges them.
+const SETTINGS_WEIGHT: u32 = 8;
+/// Of a ping that is sent: its answer is written with those of others.
+const PING_WEIGHT: u32 = 4;
+/// The flag of settings and pings that are themselves answers.
+const ACK: u8 = 1;
 
 /// The flag of the last frame of a stream.
 const END_STREAM: u8 = 1;
@@ -39,12 +47,21 @@ pub(crate) enum OpeningStage {
     Plain,
 }
 
+/// The weight of frames: 1 for each, more for those that are answered at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FrameWeight {
+    /// Of all frames.
+    pub(crate) all: u32,
+    /// Of those that carry neither headers nor data.
+    pub(crate) control: u32,
+}
+
 /// Follows the frames of a connection.
 #[derive(Debug)]
 pub(crate) struct ClientFrames {
     stage: OpeningStage,
-    /// Frames without a request that have begun since they were last taken.
-    control_frames: u32,
+    /// Of the frames that have begun since it was last taken.
+    weight: FrameWeight,
     /// Bytes until the frame that is under way ends; first of all, until the preface does.
     frame_bytes_left: usize,
     /// Kind and flags of the frame that is under way; none of the preface.
@@ -59,7 +76,7 @@ impl ClientFrames {
     pub(crate) fn new() -> Self {
         Self {
             stage: OpeningStage::Preface,
-            control_frames: 0,
+            weight: FrameWeight::default(),
             frame_bytes_left: PREFACE_BYTES,
             frame: None,
             begin_bytes: 0,
@@ -68,15 +85,33 @@ impl ClientFrames {
         }
     }
 
-    /// Takes the bytes that came next; what the client owes after them.
-    pub(crate) fn read(&mut self, mut bytes: &[u8]) -> OpeningStage {
+    /// Takes bytes that came next, until the frames among them weigh `weight_max`. How many: at
+    /// least one, if there are any.
+    pub(crate) fn read(&mut self, bytes: &[u8], weight_max: u32) -> usize {
+        let left = self.read_up_to(bytes, self.weight.all + weight_max.max(1));
+        bytes.len() - left.len()
+    }
+
+    /// What the client owes after the bytes so far.
+    pub(crate) fn stage(&self) -> OpeningStage {
+        self.stage
+    }
+
+    /// The bytes that are left when the frames since the last look have this weight.
+    fn read_up_to<'a>(&mut self, mut bytes: &'a [u8], weight: u32) -> &'a [u8] {
         let of_begin = bytes.iter().zip(&PREFACE_BEGIN[self.begin_bytes..]);
         if of_begin.clone().any(|(byte, expected)| byte != expected) {
             self.stage = OpeningStage::Plain;
         }
         self.begin_bytes += of_begin.count();
-        while self.stage != OpeningStage::Plain && !bytes.is_empty() {
+        if self.stage == OpeningStage::Plain {
+            return &[];
+        }
+        while !bytes.is_empty() {
             if self.frame_bytes_left == 0 {
+                if self.weight.all >= weight {
+                    break;
+                }
                 let (of_header, rest) =
                     bytes.split_at(bytes.len().min(FRAME_HEADER_BYTES - self.header_bytes));
                 let end = self.header_bytes + of_header.len();
@@ -96,12 +131,12 @@ impl ClientFrames {
                 self.end_frame();
             }
         }
-        self.stage
+        bytes
     }
 
-    /// The frames that carry neither headers nor data and have come since the last call.
-    pub(crate) fn take_control_frames(&mut self) -> u32 {
-        std::mem::take(&mut self.control_frames)
+    /// The weight of the frames that have begun since the last call.
+    pub(crate) fn take_weight(&mut self) -> FrameWeight {
+        std::mem::take(&mut self.weight)
     }
 
     fn begin_frame(&mut self) {
@@ -112,7 +147,13 @@ impl ClientFrames {
             DATA => self.frame_bytes_left > 0 || flags & END_STREAM != 0,
             _ => false,
         };
-        self.control_frames += u32::from(!is_of_request);
+        let weight = match kind {
+            SETTINGS if flags & ACK == 0 => SETTINGS_WEIGHT,
+            PING if flags & ACK == 0 => PING_WEIGHT,
+            _ => 1,
+        };
+        self.weight.all += weight;
+        self.weight.control += if is_of_request { 0 } else { weight };
         self.frame = Some((kind, flags));
         self.header_bytes = 0;
     }
@@ -136,6 +177,8 @@ mod tests {
     use super::*;
 
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    /// A weight that is never reached.
+    const ALL: u32 = 1000;
 
     fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
         let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
@@ -163,9 +206,11 @@ mod tests {
             for (bytes, after) in opening() {
                 let (last, before) = bytes.split_last().unwrap();
                 for part in before.chunks(piece) {
-                    assert_eq!(frames.read(part), owed, "pieces of {piece}");
+                    assert_eq!(frames.read(part, ALL), part.len());
+                    assert_eq!(frames.stage(), owed, "pieces of {piece}");
                 }
-                assert_eq!(frames.read(&[*last]), after, "pieces of {piece}");
+                assert_eq!(frames.read(&[*last], ALL), 1);
+                assert_eq!(frames.stage(), after, "pieces of {piece}");
                 owed = after;
             }
         }
@@ -176,31 +221,50 @@ mod tests {
         for request in ["GET / HTTP/1.1\r\n\r\n", "POST / HTTP/1.1\r\n\r\n", "\u{7}"] {
             for piece in [1, 5, 100] {
                 let mut frames = ClientFrames::new();
-                let mut stages = request.as_bytes().chunks(piece).map(|part| frames.read(part));
-                assert_eq!(stages.next_back(), Some(OpeningStage::Plain), "{request:?}");
+                for part in request.as_bytes().chunks(piece) {
+                    assert_eq!(frames.read(part, 1), part.len());
+                }
+                assert_eq!(frames.stage(), OpeningStage::Plain, "{request:?}");
             }
         }
     }
 
     #[test]
-    fn frames_without_a_request_are_counted_however_they_come() {
+    fn frames_are_weighed_however_they_come() {
         let empty = [frame(DATA, 0, &[]), frame(DATA, END_STREAM, &[])].concat();
         let all: Vec<u8> =
             opening().into_iter().flat_map(|(bytes, _)| bytes).chain(empty).collect();
         for piece in [1, 2, 5, 24, 33, 1000] {
             let mut frames = ClientFrames::new();
             for part in all.chunks(piece) {
-                frames.read(part);
+                frames.read(part, ALL);
             }
-            // Settings twice, a ping, a continuation, data of no bytes that ends nothing.
-            assert_eq!(frames.take_control_frames(), 5, "pieces of {piece}");
-            assert_eq!(frames.take_control_frames(), 0);
+            // Settings, their acknowledgement, a ping, a continuation, data of no bytes that ends
+            // nothing; besides, headers, and data twice.
+            let control = 8 + 1 + 4 + 1 + 1;
+            let weight = FrameWeight { all: control + 3, control };
+            assert_eq!(frames.take_weight(), weight, "pieces of {piece}");
+            assert_eq!(frames.take_weight(), FrameWeight::default());
         }
     }
 
     #[test]
     fn an_opening_that_comes_at_once_is_open() {
         let all: Vec<u8> = opening().into_iter().flat_map(|(bytes, _)| bytes).collect();
-        assert_eq!(ClientFrames::new().read(&all), OpeningStage::Open);
+        let mut frames = ClientFrames::new();
+        assert_eq!(frames.read(&all, ALL), all.len());
+        assert_eq!(frames.stage(), OpeningStage::Open);
+    }
+
+    #[test]
+    fn reading_ends_before_the_frame_that_would_be_too_much() {
+        let opening = [PREFACE, &frame(SETTINGS, 0, &[0; 12])].concat();
+        let ping = frame(PING, 0, &[7; 8]);
+        let all = [opening.clone(), ping.repeat(5)].concat();
+        let mut frames = ClientFrames::new();
+        let first = frames.read(&all, 9);
+        assert_eq!(first, opening.len() + ping.len(), "8 of settings, and a ping from 8 on");
+        assert_eq!(frames.take_weight(), FrameWeight { all: 12, control: 12 });
+        assert_eq!(frames.read(&all[first..], 0), ping.len(), "one frame at least");
     }
 }

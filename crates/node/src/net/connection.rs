@@ -20,8 +20,8 @@ use tokio::time::{Instant, Sleep};
 use tonic::transport::server::Connected;
 use tonic::{Extensions, Status};
 
-use crate::net::client_frames::{ClientFrames, OpeningStage};
-use crate::net::frame_throttle::FrameThrottle;
+use crate::net::client_frames::OpeningStage;
+use crate::net::frame_turns::FrameTurns;
 use crate::sched::YieldBudget;
 
 /// How far a server is to stop.
@@ -46,7 +46,7 @@ pub(crate) struct ConnectionLimits {
     /// Until the first request is. A client may open connections ahead of its need. A connection of
     /// HTTP/1.1, which has no keepalive that would watch it, ends by then altogether.
     pub(crate) first_request: Duration,
-    /// Frames without a request in a second.
+    /// Frames without a request in a second, by their weight.
     pub(crate) control_frames_per_s: u32,
 }
 
@@ -68,8 +68,7 @@ pub(crate) type TakenConnections = mpsc::Sender<io::Result<ServerConnection>>;
 pub(crate) struct ServerConnection {
     stream: MaybeTlsStream,
     peer: ConnectionPeer,
-    frames: ClientFrames,
-    throttle: FrameThrottle,
+    frames: FrameTurns,
     /// Gone once a request has come.
     opening: Option<OpeningWatch>,
     /// Ready when the server breaks off; gone after that.
@@ -124,8 +123,7 @@ impl ServerConnection {
         Self {
             stream,
             peer: ConnectionPeer(peer),
-            frames: ClientFrames::new(),
-            throttle: FrameThrottle::new(limits.control_frames_per_s),
+            frames: FrameTurns::new(limits.control_frames_per_s),
             opening: Some(OpeningWatch::start(limits)),
             broken_off: Some(Box::pin(broken_off)),
             writing: YieldBudget::default(),
@@ -182,16 +180,10 @@ impl AsyncRead for ServerConnection {
         context: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let mut polled = self.throttle.poll_ready(context).map(Ok);
-        if polled.is_ready() {
-            polled = Pin::new(&mut self.stream).poll_read(context, buf);
-        }
-        let stage = self.frames.read(&buf.filled()[before..]);
-        let control_frames = self.frames.take_control_frames();
-        self.throttle.count(control_frames);
-        if let Some(opening) = &mut self.opening {
-            opening.reach(stage);
+        let Self { stream, frames, opening, .. } = &mut *self;
+        let polled = frames.poll_read(Pin::new(stream), context, buf);
+        if let Some(opening) = opening {
+            opening.reach(frames.stage());
         }
         // After reading: bytes that are here have come in time, however late the process looks.
         self.poll_limits(context)?;

@@ -35,7 +35,7 @@ impl FrameThrottle {
         Self { interval: Duration::from_secs(1) / per_second, due: now, pause: None }
     }
 
-    /// Counts frames that were read.
+    /// Counts frames that were read, by their weight.
     pub(crate) fn count(&mut self, frames: u32) {
         if frames == 0 {
             return;

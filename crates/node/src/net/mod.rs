@@ -1,8 +1,9 @@
 //! Sockets: connections that come in, with limits on all of them, and those that go out.
 //!
 //! `listen` serves one listener, `accept` takes its connections, `handshakes` makes those of TLS;
-//! `connection` must open in time, `client_frames` follows how far it has come and counts frames
-//! without a request, which `frame_throttle` slows down; `security` has a node's certificates.
+//! `connection` must open in time, `client_frames` follows how far it has come and weighs frames,
+//! which `frame_turns` hands on in short turns, and `frame_throttle` slows down where they have no
+//! request; `security` has a node's certificates.
 //! `answer` makes answers of plain HTTP, `refusal` those to calls that are not served;
 //! `call_deadline` ends calls whose time is over; `dial` connects to other stores. Nothing here
 //! knows what is served.
@@ -14,6 +15,7 @@ mod client_frames;
 pub(crate) mod connection;
 pub(crate) mod dial;
 mod frame_throttle;
+mod frame_turns;
 pub(crate) mod handshakes;
 pub(crate) mod listen;
 pub(crate) mod refusal;

@@ -1,14 +1,15 @@
 //! The chunks of one gRPC message: long values are sent from where they lie, without a copy.
+#![expect(unsafe_code, reason = "a buffer that takes values without a copy is an unsafe trait")]
 
 use std::collections::VecDeque;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::buf::UninitSlice;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flotilla_proto::tikvpb::batch_commands_response::Response;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len, uint64};
 use tonic::Status;
 
-use super::block_in_place::block_in_place;
 use super::row_encoder::RowEncoder;
 
 /// The fields of a batch of answers.
@@ -46,12 +47,10 @@ impl BatchReply {
         let bytes = self.encoded_len();
         head(RESPONSES_FIELD, bytes, &mut pieces.open);
         match self {
-            BatchReply::Message(response) => {
-                pieces.put_message(&*response, bytes);
-            }
+            BatchReply::Message(response) => response.encode_raw(pieces),
             BatchReply::Rows { field, rows } => {
                 head(field, rows.encoded_len(), &mut pieces.open);
-                pieces.put(rows);
+                pieces.put_rows(rows);
             }
         }
     }
@@ -79,9 +78,8 @@ impl ChunkedBody {
     ///
     /// As [`ChunkedBody::announce`].
     pub(super) fn message(message: &impl Message) -> Result<ChunkedBody, Status> {
-        let bytes = message.encoded_len();
-        let mut pieces = ChunkedBody::announce(bytes)?;
-        pieces.put_message(message, bytes);
+        let mut pieces = ChunkedBody::announce(message.encoded_len())?;
+        message.encode_raw(&mut pieces);
         pieces.close();
         Ok(pieces)
     }
@@ -93,7 +91,7 @@ impl ChunkedBody {
     /// As [`ChunkedBody::announce`].
     pub(super) fn rows(rows: RowEncoder) -> Result<ChunkedBody, Status> {
         let mut pieces = ChunkedBody::announce(rows.encoded_len())?;
-        pieces.put(rows);
+        pieces.put_rows(rows);
         pieces.close();
         Ok(pieces)
     }
@@ -118,28 +116,39 @@ impl ChunkedBody {
         Ok(ChunkedBody { whole: VecDeque::new(), open })
     }
 
-    fn put_message(&mut self, message: &impl Message, bytes: usize) {
-        block_in_place(bytes, || {
-            // Reserved once: else the buffer would be doubled, and copied, again and again.
-            self.open.reserve(bytes);
-            message.encode_raw(&mut self.open);
-        });
-    }
-
-    fn put(&mut self, rows: RowEncoder) {
-        for piece in rows.into_pieces() {
-            if piece.len() < PIECE_BYTES_MIN {
-                self.open.extend_from_slice(&piece);
-            } else {
-                self.close();
-                self.whole.push_back(piece);
-            }
-        }
+    fn put_rows(&mut self, rows: RowEncoder) {
+        rows.into_pieces().into_iter().for_each(|piece| self.put(piece));
     }
 
     fn close(&mut self) {
         if !self.open.is_empty() {
             self.whole.push_back(self.open.split().freeze());
+        }
+    }
+}
+
+// SAFETY: the memory is that of `open`, which holds what the trait asks for.
+unsafe impl BufMut for ChunkedBody {
+    fn remaining_mut(&self) -> usize {
+        self.open.remaining_mut()
+    }
+
+    unsafe fn advance_mut(&mut self, count: usize) {
+        // SAFETY: the caller has initialised as many bytes of the chunk, which is that of `open`.
+        unsafe { self.open.advance_mut(count) }
+    }
+
+    fn chunk_mut(&mut self) -> &mut UninitSlice {
+        self.open.chunk_mut()
+    }
+
+    /// A long value becomes a piece: `prost` passes it as `Bytes`, of which that is no copy.
+    fn put<T: Buf>(&mut self, mut source: T) {
+        if source.remaining() < PIECE_BYTES_MIN {
+            self.open.put(source);
+        } else {
+            self.close();
+            self.whole.push_back(source.copy_to_bytes(source.remaining()));
         }
     }
 }
@@ -217,6 +226,18 @@ mod tests {
             assert!(bytes(ChunkedBody::rows(encoded).unwrap()) == announced(&response));
             assert!(bytes(ChunkedBody::message(&response).unwrap()) == announced(&response));
         }
+    }
+
+    #[test]
+    fn a_long_value_is_sent_from_where_it_lies() {
+        let value = Bytes::from(vec![9; PIECE_BYTES_MIN]);
+        let get = RawGetResponse { value: value.clone(), ..Default::default() };
+        let mut pieces = ChunkedBody::message(&get).unwrap();
+        let taken: Vec<_> = std::iter::from_fn(|| pieces.take()).collect();
+        assert!(taken.iter().any(|piece| piece.as_ptr() == value.as_ptr()));
+        let get = RawGetResponse { value: value.slice(1..), ..Default::default() };
+        let mut pieces = ChunkedBody::message(&get).unwrap();
+        assert_eq!(std::iter::from_fn(|| pieces.take()).count(), 1, "a short one is not");
     }
 
     #[test]

@@ -7,11 +7,9 @@
 //! are not served; `read_scheduler` keeps long reads from holding up short ones; `grpc` is the
 //! service over them, `batch_commands` its stream that carries many requests, `service` what they
 //! share, `rpc_durations` how long each call takes. Answers are encoded early: `row_encoder`
-//! encodes the rows of a scan, `chunked_body` the message around them, and `block_in_place` keeps
-//! that from holding up other tasks.
+//! encodes the rows of a scan, `chunked_body` the message around them.
 
 mod batch_commands;
-mod block_in_place;
 mod checksum;
 mod chunked_body;
 mod destroy_range;

@@ -75,6 +75,21 @@ impl ReadScheduler {
                 place(&self.long).await?
             }
         };
+        self.in_turns(job).await
+    }
+
+    /// Carries out a read that is known to be long. Result and cancel safety as
+    /// [`ReadScheduler::read`].
+    pub(super) async fn read_long<T: ChunkedRead>(
+        &self,
+        job: T,
+    ) -> Option<Result<T::Output, T::Error>> {
+        let _long = place(&self.long).await?;
+        self.in_turns(job).await
+    }
+
+    /// Reads the parts of a long read, taking turns with others.
+    async fn in_turns<T: ChunkedRead>(&self, mut job: T) -> Option<Result<T::Output, T::Error>> {
         loop {
             job = match part(job, place(&self.long_turns).await?).await? {
                 ReadStep::Last(answer) => return Some(answer),

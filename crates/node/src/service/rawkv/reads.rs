@@ -8,7 +8,7 @@ use flotilla_proto::kvrpcpb::{
     RawGetRequest, RawGetResponse, RawScanRequest,
 };
 use flotilla_region::{Descriptor, RegionId, RequestPrecondition};
-use flotilla_store::{ApplyOutcome, ReadError, RegionSnapshot, ScanRequest};
+use flotilla_store::{ApplyOutcome, ReadError, RegionSnapshot, ScanRequest, SizedValue};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::errors::RequestFailure;
@@ -24,6 +24,9 @@ use crate::driver::router::{RequestError, Router};
 /// Bytes that a scan or a batch of gets reads before it lets others go first: a millisecond at a
 /// gigabyte per second.
 pub(super) const PART_BYTES: u64 = 1 << 20;
+/// Bytes of a value that is read in place, some ten microseconds: a longer one would hold up the
+/// requests behind it.
+const SHORT_VALUE_BYTES_MAX: usize = 64 << 10;
 /// Bytes that a key of a batch of gets counts for in addition to its own.
 const GET_BYTES: u64 = 1024;
 /// The most keys that are read together, sharing their way down the tree.
@@ -49,7 +52,7 @@ impl RawKv {
         let family = rules.family(context.as_ref(), &cf)?;
         rules.key(&key)?;
         let checked = self.check_context(context)?.in_family(family);
-        let value = self.one_row(checked, key, RegionSnapshot::get).await?;
+        let value = self.value(checked, key).await?;
         Ok(RawGetResponse {
             not_found: value.is_none(),
             value: value.unwrap_or_default(),
@@ -67,7 +70,7 @@ impl RawKv {
         let family = rules.family(context.as_ref(), &cf)?;
         rules.key(&key)?;
         let checked = self.check_context(context)?.in_family(family);
-        let ttl_s = self.one_row(checked, key, RegionSnapshot::ttl_s).await?;
+        let ttl_s = self.ttl_s(checked, &key).await?;
         Ok(RawGetKeyTtlResponse {
             ttl: ttl_s.unwrap_or_default(),
             not_found: ttl_s.is_none(),
@@ -119,21 +122,58 @@ impl RawKv {
         self.rows(checked, rules, ranges, options).await
     }
 
-    /// Reads one key on a snapshot of its region.
-    async fn one_row<T>(
+    /// The value of a key: a short one is read in place, a long one beside the requests of others.
+    async fn value(
         &self,
         checked: RequestContext,
         key: Bytes,
-        read: impl Fn(&RegionSnapshot, &[u8]) -> Result<Option<T>, ReadError>,
-    ) -> Result<Option<T>, RequestFailure> {
+    ) -> Result<Option<Bytes>, RequestFailure> {
         let (id, deadline) = (checked.region(), checked.deadline());
         let view = self.snapshot(checked.touching([&key])).await?;
+        let value = self.value_in(id, &view, &key, deadline).await?;
+        let Some(time_ms) = view.unlogged_ms() else { return Ok(value) };
+        let logged = self.log_time((view.descriptor(), view.family()), time_ms, deadline).await?;
+        self.value_in(id, &logged, &key, deadline).await
+    }
+
+    /// The value of a key in one snapshot.
+    async fn value_in(
+        &self,
+        id: RegionId,
+        view: &RegionSnapshot,
+        key: &Bytes,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Bytes>, RequestFailure> {
         let began = Instant::now();
-        let found = read(&view, &key).map_err(|error| self.read_failed(id, error))?;
+        let found = view.get_up_to(key, SHORT_VALUE_BYTES_MAX);
+        match found.map_err(|error| self.read_failed(id, error))? {
+            SizedValue::Value(value) => {
+                self.router().latencies().row_read.observe(began.elapsed());
+                Ok(value)
+            }
+            SizedValue::Longer => {
+                let get = LongGet { key: key.clone(), value: None };
+                let read = SnapshotRead { view: view.clone(), reading: Some(get) };
+                let read = self.read_scheduler().read_long(read);
+                Ok(self.timed_read(id, read, deadline).await?.output)
+            }
+        }
+    }
+
+    /// How long the value of a key has left.
+    async fn ttl_s(
+        &self,
+        checked: RequestContext,
+        key: &Bytes,
+    ) -> Result<Option<u64>, RequestFailure> {
+        let (id, deadline) = (checked.region(), checked.deadline());
+        let view = self.snapshot(checked.touching([key])).await?;
+        let began = Instant::now();
+        let found = view.ttl_s(key).map_err(|error| self.read_failed(id, error))?;
         self.router().latencies().row_read.observe(began.elapsed());
         let Some(time_ms) = view.unlogged_ms() else { return Ok(found) };
         let logged = self.log_time((view.descriptor(), view.family()), time_ms, deadline).await?;
-        read(&logged, &key).map_err(|error| self.read_failed(id, error))
+        logged.ttl_s(key).map_err(|error| self.read_failed(id, error))
     }
 
     /// Has the region's log name the time by which a read left rows out, so that no later leader,
@@ -218,8 +258,18 @@ impl RawKv {
         reading: T,
         deadline: Option<Instant>,
     ) -> Result<SnapshotRows<T>, RequestFailure> {
-        let began = Instant::now();
         let read = self.read_scheduler().read(SnapshotRead { view, reading: Some(reading) });
+        self.timed_read(id, read, deadline).await
+    }
+
+    /// Waits for a read, up to the deadline.
+    async fn timed_read<T: RowReader>(
+        &self,
+        id: RegionId,
+        read: impl Future<Output = Option<Result<SnapshotRows<T>, ReadError>>>,
+        deadline: Option<Instant>,
+    ) -> Result<SnapshotRows<T>, RequestFailure> {
+        let began = Instant::now();
         // A read that still waits for its turn by then is not begun.
         let read = match deadline {
             Some(deadline) => {
@@ -314,6 +364,25 @@ impl<T: RowReader> ChunkedRead for SnapshotRead<T> {
         if let Some(reading) = &mut self.reading {
             reading.take();
         }
+    }
+}
+
+/// A long value.
+struct LongGet {
+    key: Bytes,
+    value: Option<Bytes>,
+}
+
+impl RowReader for LongGet {
+    type Output = Option<Bytes>;
+
+    fn read_on(&mut self, view: &RegionSnapshot) -> Result<bool, ReadError> {
+        self.value = view.get(&self.key)?;
+        Ok(true)
+    }
+
+    fn take(&mut self) -> Option<Bytes> {
+        self.value.take()
     }
 }
 
