@@ -189,7 +189,7 @@ pub struct ScanResult {
     pub rows: Vec<(Bytes, Bytes)>,
 }
 
-/// What a get found that takes values up to some length.
+/// The result of a get that takes values up to some length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SizedValue {
     /// The value; `None` if there is none.
@@ -283,8 +283,7 @@ impl RegionSnapshot {
         }
     }
 
-    /// The value of a key if it has up to `bytes_max` bytes. That a value is longer is known without
-    /// a copy of it.
+    /// The value of a key if it has up to `bytes_max` bytes. A longer one is not copied.
     ///
     /// # Errors
     ///

@@ -92,7 +92,7 @@ impl ClientFrames {
         bytes.len() - left.len()
     }
 
-    /// What the client owes after the bytes so far.
+    /// The next thing that the client owes after the bytes so far.
     pub(crate) fn stage(&self) -> OpeningStage {
         self.stage
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use flotilla_tls::{MaybeTlsStream, PeerIdentity};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, Sleep};
 use tonic::transport::server::Connected;
 use tonic::{Extensions, Status};
@@ -122,7 +122,7 @@ impl ServerConnection {
         };
         Self {
             stream,
-            peer: ConnectionPeer(peer),
+            peer: ConnectionPeer::new(peer),
             frames: FrameTurns::new(limits.control_frames_per_s),
             opening: Some(OpeningWatch::start(limits)),
             broken_off: Some(Box::pin(broken_off)),
@@ -233,12 +233,30 @@ impl Connected for ServerConnection {
     }
 }
 
-/// The party at the other end of a connection, as each of its requests carries it; none on a
-/// connection without TLS.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ConnectionPeer(Option<Arc<PeerIdentity>>);
+/// Bytes of long answers that a connection may have without fetching them: one answer of the
+/// largest size.
+pub(crate) const UNFETCHED_BYTES_MAX: usize = 32 << 20;
+
+/// The other end of a connection, as each of its requests carries it.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionPeer {
+    /// None on a connection without TLS.
+    identity: Option<Arc<PeerIdentity>>,
+    unfetched: Arc<Semaphore>,
+}
+
+impl Default for ConnectionPeer {
+    fn default() -> Self {
+        Self::new(None)
+    }
+}
 
 impl ConnectionPeer {
+    /// That of a new connection, with its party if that is known.
+    fn new(identity: Option<Arc<PeerIdentity>>) -> Self {
+        Self { identity, unfetched: Arc::new(Semaphore::new(UNFETCHED_BYTES_MAX)) }
+    }
+
     /// The party of a request.
     pub(crate) fn of(extensions: &Extensions) -> Self {
         extensions.get::<Self>().cloned().unwrap_or_default()
@@ -246,7 +264,13 @@ impl ConnectionPeer {
 
     /// The party by its certificate.
     pub(crate) fn identity(&self) -> Option<&PeerIdentity> {
-        self.0.as_deref()
+        self.identity.as_deref()
+    }
+
+    /// The bytes of long answers that the connection may still have without fetching them, one a
+    /// permit.
+    pub(crate) fn unfetched(&self) -> &Arc<Semaphore> {
+        &self.unfetched
     }
 
     /// Refuses a party that is not the store with this name.

@@ -15,9 +15,9 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::net::client_frames::{ClientFrames, OpeningStage};
 use crate::net::frame_throttle::FrameThrottle;
 
-/// The weight of the frames of one turn: half a millisecond of work at most. Thirty requests, or
-/// eight settings.
-const TURN_WEIGHT: u32 = 64;
+/// The weight of the frames of one turn, some hundred microseconds of work: eight requests, or two
+/// settings.
+const TURN_WEIGHT: u32 = 16;
 
 /// The frames of a connection, in turns and at their rate.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl FrameTurns {
         }
     }
 
-    /// What the client owes after the bytes so far.
+    /// The next thing that the client owes after the bytes so far.
     pub(crate) fn stage(&self) -> OpeningStage {
         self.frames.stage()
     }

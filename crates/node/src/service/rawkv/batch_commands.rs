@@ -28,6 +28,7 @@ use super::row_encoder::RowEncoder;
 use super::rpc_durations::timed;
 use super::service::RawKv;
 use crate::net::call_deadline::CallDeadline;
+use crate::net::connection::UNFETCHED_BYTES_MAX;
 
 /// Answers that one frame holds at most.
 const FRAME_ANSWERS_MAX: usize = 256;
@@ -41,6 +42,9 @@ const REQUEST_OVERHEAD_BYTES: usize = 512;
 const BATCH_GET_FIELD: u32 = 14;
 const SCAN_FIELD: u32 = 19;
 const BATCH_SCAN_FIELD: u32 = 21;
+/// Bytes of an answer from which on it counts among those that are not fetched: the streams of a
+/// connection are few, so shorter ones need no bound.
+const COUNTED_BYTES_MIN: usize = 16 << 10;
 /// The longest delay that an empty request may ask for.
 const DELAY_MAX: Duration = Duration::from_secs(10);
 
@@ -54,12 +58,50 @@ pub(super) struct OutgoingMessage {
     pub(super) pieces: ChunkedBody,
     /// Given back when the last piece has been fetched.
     _shares: Vec<BudgetShare>,
+    /// Likewise.
+    _unfetched: Option<OwnedSemaphorePermit>,
 }
 
 impl OutgoingMessage {
     /// A message that has no part in a stream's budget.
     pub(super) fn alone(pieces: ChunkedBody) -> OutgoingMessage {
-        OutgoingMessage { pieces, _shares: vec![] }
+        OutgoingMessage { pieces, _shares: vec![], _unfetched: None }
+    }
+
+    /// The answer to a read that is no part of a stream, with its share of what the connection may
+    /// have without fetching it.
+    ///
+    /// As in a stream, an answer without room is thrown away, and made again when there is.
+    ///
+    /// # Errors
+    ///
+    /// Those of `answer`.
+    pub(super) async fn within<F>(
+        unfetched: &Arc<Semaphore>,
+        answer: impl Fn() -> F,
+    ) -> Result<OutgoingMessage, Status>
+    where
+        F: Future<Output = Result<ChunkedBody, Status>>,
+    {
+        let mut share: Option<OwnedSemaphorePermit> = None;
+        loop {
+            let pieces = answer().await?;
+            let bytes = pieces.len();
+            if bytes < COUNTED_BYTES_MIN {
+                return Ok(OutgoingMessage::alone(pieces));
+            }
+            let weight = bytes.min(UNFETCHED_BYTES_MAX) as u32;
+            let has = |share: &OwnedSemaphorePermit| share.num_permits() >= weight as usize;
+            share = share
+                .filter(has)
+                .or_else(|| Arc::clone(unfetched).try_acquire_many_owned(weight).ok());
+            if share.is_some() {
+                return Ok(OutgoingMessage { pieces, _shares: vec![], _unfetched: share });
+            }
+            drop(pieces);
+            let room = Arc::clone(unfetched).acquire_many_owned(weight);
+            share = Some(room.await.map_err(|_| stopping())?);
+        }
     }
 }
 
@@ -381,13 +423,17 @@ fn fill(answers: &mut impl Iterator<Item = Answered>) -> (Option<OutgoingMessage
         return (None, end);
     }
     match ChunkedBody::batch(replies, &ids) {
-        Ok(pieces) => (Some(OutgoingMessage { pieces, _shares: shares }), end),
+        Ok(pieces) => (Some(OutgoingMessage { pieces, _shares: shares, _unfetched: None }), end),
         Err(status) => (None, Some(status)),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use flotilla_proto::kvrpcpb::RawGetResponse;
     use prost::encoding::decode_key;
     use response::Cmd as Told;
 
@@ -403,5 +449,38 @@ mod tests {
             let bytes = Response { cmd: Some(told) }.encode_to_vec();
             assert_eq!(decode_key(&mut &bytes[..]).unwrap().0, field);
         }
+    }
+
+    /// An answer of so many bytes, and how often one was made.
+    async fn answer_within(
+        unfetched: &Arc<Semaphore>,
+        bytes: usize,
+        made: &AtomicUsize,
+    ) -> OutgoingMessage {
+        let answer = || async {
+            made.fetch_add(1, Ordering::SeqCst);
+            let value = vec![7; bytes].into();
+            ChunkedBody::message(&RawGetResponse { value, ..Default::default() })
+        };
+        OutgoingMessage::within(unfetched, answer).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn long_answers_that_nobody_fetches_are_bounded_and_short_ones_pass() {
+        let unfetched = Arc::new(Semaphore::new(3 * COUNTED_BYTES_MIN));
+        let made = AtomicUsize::new(0);
+        let answer = |bytes| answer_within(&unfetched, bytes, &made);
+        let first = answer(2 * COUNTED_BYTES_MIN).await;
+        let mut second = Box::pin(answer(2 * COUNTED_BYTES_MIN));
+        let is_pending = poll_fn(|context| Poll::Ready(second.as_mut().poll(context).is_pending()));
+        assert!(is_pending.await);
+        assert_eq!(made.load(Ordering::SeqCst), 2, "it is made, and not kept");
+        answer(COUNTED_BYTES_MIN / 2).await;
+        drop(first);
+        let second = second.await;
+        assert_eq!(made.load(Ordering::SeqCst), 4, "and made again when there is room");
+        assert!(second.pieces.len() > 2 * COUNTED_BYTES_MIN);
+        drop(second);
+        assert_eq!(unfetched.available_permits(), 3 * COUNTED_BYTES_MIN);
     }
 }

@@ -96,6 +96,11 @@ impl ChunkedBody {
         Ok(pieces)
     }
 
+    /// Bytes of all pieces that were not taken.
+    pub(super) fn len(&self) -> usize {
+        self.whole.iter().map(Bytes::len).sum()
+    }
+
     /// The next piece, until there is none.
     pub(super) fn take(&mut self) -> Option<Bytes> {
         self.whole.pop_front()

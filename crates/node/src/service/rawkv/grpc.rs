@@ -11,7 +11,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use flotilla_proto::kvrpcpb::{RawBatchGetResponse, RawBatchScanResponse, RawScanResponse};
+use flotilla_proto::kvrpcpb::{
+    RawBatchGetRequest, RawBatchGetResponse, RawBatchScanRequest, RawBatchScanResponse,
+    RawGetRequest, RawScanRequest, RawScanResponse,
+};
 use flotilla_proto::tikvpb::tikv_server::SERVICE_NAME;
 use http_body::Frame;
 use prost::Message;
@@ -33,6 +36,7 @@ use super::row_encoder::RowEncoder;
 use super::rpc_durations::timed;
 use super::service::RawKv;
 use crate::net::call_deadline::CallDeadline;
+use crate::net::connection::ConnectionPeer;
 use crate::net::refusal::refusal;
 
 /// The service that every store offers to clients, as a server takes it.
@@ -120,6 +124,26 @@ where
                 })
             };
         }
+        let peer = request.extensions().get::<ConnectionPeer>().cloned().unwrap_or_default();
+        macro_rules! read {
+            ($handler:ident, $request:ty, $encode:expr) => {
+                Box::pin(async move {
+                    let answer = deadline.bound(async {
+                        let request: $request = server.request(request).await?;
+                        deadline.check()?;
+                        let service = &server.service;
+                        let answer = || {
+                            let request = request.clone();
+                            async move { $encode(service, service.$handler(request).await) }
+                        };
+                        OutgoingMessage::within(peer.unfetched(), answer).await
+                    });
+                    let durations = server.service.rpc_durations();
+                    let message = timed(Some(&durations.$handler), answer).await;
+                    Ok(respond(message.map(|message| once(Ok(message)))))
+                })
+            };
+        }
         let path = request.uri().path();
         let Some(method) = path.strip_prefix("/tikvpb.Tikv/") else {
             return unknown(path);
@@ -129,10 +153,10 @@ where
                 let requests = server.requests(request);
                 Ok(respond(requests.map(|it| batch_commands::serve(server.service, it, deadline))))
             }),
-            "RawScan" => unary!(scan, rows::<RawScanResponse>),
-            "RawBatchScan" => unary!(batch_scan, rows::<RawBatchScanResponse>),
-            "RawBatchGet" => unary!(batch_get, rows::<RawBatchGetResponse>),
-            "RawGet" => unary!(get, message),
+            "RawScan" => read!(scan, RawScanRequest, rows::<RawScanResponse>),
+            "RawBatchScan" => read!(batch_scan, RawBatchScanRequest, rows::<RawBatchScanResponse>),
+            "RawBatchGet" => read!(batch_get, RawBatchGetRequest, rows::<RawBatchGetResponse>),
+            "RawGet" => read!(get, RawGetRequest, message),
             "RawPut" => unary!(put, message),
             "RawBatchPut" => unary!(batch_put, message),
             "RawDelete" => unary!(delete, message),

@@ -219,6 +219,23 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_read_that_is_known_to_be_long_takes_no_short_place() {
+        let (world, read_scheduler) = (Arc::new(World::default()), read_scheduler(1, 1));
+        let first_parts = Arc::clone(&read_scheduler.short).acquire_owned().await.unwrap();
+        world.may_end.store(true, Ordering::SeqCst);
+        let read = soon(read_scheduler.read_long(Parts::new(&world, 3))).await;
+        assert_eq!(read, Some(Ok(3)));
+        let long = Arc::clone(&read_scheduler.long).acquire_owned().await.unwrap();
+        let waiting = Arc::clone(&read_scheduler);
+        let parts = Parts::new(&world, 3);
+        let read = tokio::spawn(async move { waiting.read_long(parts).await });
+        tokio::task::yield_now().await;
+        assert!(!read.is_finished(), "it waits for the place of another long one");
+        drop((long, first_parts));
+        assert_eq!(soon(read).await.unwrap(), Some(Ok(3)));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn who_waits_for_a_long_place_keeps_nothing_and_answers_whole() {
         let (world, read_scheduler) = (Arc::new(World::default()), read_scheduler(1, 1));
         let both = [5, 7].map(|least| spawn(&read_scheduler, Parts::new(&world, least)));
