@@ -3,7 +3,8 @@
 //! The library takes whatever has come before it lets another connection go on: some thousand
 //! frames, each of which may cost a write or a request of its own. A thread serves many
 //! connections, so one that is full of frames would hold up all others for tens of milliseconds.
-//! Here a connection yields after some frames; what was read beyond them waits.
+//! Here a connection yields after some frames; what was read beyond them waits. Decision 61
+//! (`docs/decisions/0061-connections-take-turns.md`) has the measurements.
 
 use std::io;
 use std::pin::Pin;
