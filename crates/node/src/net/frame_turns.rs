@@ -83,7 +83,7 @@ impl FrameTurns {
         Poll::Ready(Ok(()))
     }
 
-    /// How many of these bytes are of the turn.
+    /// Counts these bytes to the turn, as far as it goes; the number of those that are of it.
     fn take(&mut self, bytes: &[u8]) -> usize {
         let taken = self.frames.read(bytes, self.weight_left);
         let weight = self.frames.take_weight();

@@ -160,7 +160,7 @@ impl RawKv {
         }
     }
 
-    /// How long the value of a key has left.
+    /// The time that the value of a key has left.
     async fn ttl_s(
         &self,
         checked: RequestContext,
