@@ -12,6 +12,7 @@ use flotilla_client::{Config, Observer};
 use load::Load;
 use members::{PATIENCE, ids, join, regions};
 use processes::{Processes, until_within};
+use rustix::process::Signal;
 
 /// Regions of the clients' keys.
 const REGIONS: u64 = 4;
@@ -52,6 +53,24 @@ async fn each_store_is_drained_and_started_again() {
     }
     load.no_refusals();
     println!("{}", load.end(cluster.endpoints()).await);
+}
+
+/// A second signal ends a store at once, while it still ends in good order for the first one; what
+/// it acknowledged is there when it is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_ends_a_store_at_once() {
+    let mut cluster = Processes::start(1, 1).await;
+    let client = load::client(cluster.endpoints()).await;
+    client.put("key", "kept").await.unwrap();
+    // It gets both when it goes on, so that it cannot have ended in between.
+    cluster.suspend(0);
+    cluster.ask_to_end(0, Signal::TERM);
+    cluster.ask_to_end(0, Signal::INT);
+    cluster.resume(0);
+    cluster.ends_asked(0, 1, &["a second time"]).await;
+    cluster.restart(0);
+    cluster.ready().await;
+    assert_eq!(client.get("key").await.unwrap().unwrap(), "kept");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -264,6 +264,17 @@ impl Processes {
         assert!(ended.success(), "store {place}: {ended}: {}", self.said(place));
     }
 
+    /// Asks a store to end by a signal.
+    pub(crate) fn ask_to_end(&self, place: usize, signal: Signal) {
+        let store = self.stores[place].as_ref().expect("the store runs");
+        kill_process(Pid::from_child(store), signal).unwrap();
+    }
+
+    /// Waits until a store ends as it was asked to: with this code and each of `words`.
+    pub(crate) async fn ends_asked(&mut self, place: usize, code: i32, words: &[&str]) {
+        self.ends(place, code, words).await;
+    }
+
     /// Starts a store that does not run, on the data that it has.
     pub(crate) fn restart(&mut self, place: usize) {
         self.spawn(place, &[]);

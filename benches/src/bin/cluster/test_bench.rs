@@ -31,10 +31,10 @@ pub(crate) struct TestBench {
     dir: TempDir,
 }
 
-/// A part of a load in which the cluster changed, and one in which it did not.
+/// Parts of a load in which the cluster changed, in one way, and one in which it did not.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ChangeSpans {
-    pub(crate) change: LoadSpan,
+pub(crate) struct ChangeSpans<'a> {
+    pub(crate) changes: &'a [LoadSpan],
     pub(crate) calm: LoadSpan,
 }
 
@@ -143,28 +143,31 @@ impl TestBench {
         LoadSpan { from, to }
     }
 
-    /// Tells the p99 of a change and of calm windows, and their ratio.
+    /// Tells the p99 of the windows of all changes and of calm ones, medians, and their ratio.
     pub(crate) fn compare(
         &self,
         report: &mut ScenarioReport,
         (key, words): (&str, &str),
         record: &LoadRecord,
-        spans: ChangeSpans,
+        spans: ChangeSpans<'_>,
         ratio_max: f64,
     ) {
         let window = self.args.window();
-        let [change, calm] = [spans.change, spans.calm].map(|span| record.p99s(span, window));
+        let p99s_of = |spans: &[LoadSpan]| -> Vec<f64> {
+            spans.iter().flat_map(|span| record.p99s(*span, window)).collect()
+        };
+        let [change, calm] = [spans.changes, &[spans.calm]].map(p99s_of);
         let [changed, usual] = [&change, &calm].map(|p99s| median(p99s).unwrap_or(f64::NAN));
         report.tell(&format!("{key}_p99_ms"), &format!("{words}: p99, ms"), changed);
         report.tell(&format!("{key}_calm_p99_ms"), &format!("{words}: p99, calm, ms"), usual);
         let (ratio, name) = (changed / usual, format!("{key}_p99_ratio"));
         let limit = FigureLimit::AtMost(ratio_max);
         report.time(&name, &format!("{words}: p99, change to calm"), ratio, limit);
-        let seconds = (spans.change.to - spans.change.from).as_secs_f64();
+        let seconds = spans.changes.iter().map(|span| (span.to - span.from).as_secs_f64());
         report.detail(
             key,
             json!({
-                "seconds": seconds,
+                "seconds": seconds.collect::<Vec<_>>(),
                 "window_seconds": window.as_secs(),
                 "change_p99s_ms": change,
                 "calm_p99s_ms": calm,

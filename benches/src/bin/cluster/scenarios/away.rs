@@ -107,15 +107,14 @@ pub(crate) async fn measure(bench: &TestBench, args: &AwayArgs) -> Result<Scenar
         report.tell(&key("snapshots"), &words("by a snapshot"), away.snapshots as f64);
         let back = (away.change.to - away.change.from).as_secs_f64();
         report.tell(&key("back_seconds"), &words("seconds to come back"), back);
-        let spans = ChangeSpans { change: away.change, calm };
-        bench.compare(
-            &mut report,
-            (&key("back"), &words("coming back")),
-            &record,
-            spans,
-            RATIO_MAX,
-        );
+        let p99 = record.percentile(away.change, 99.0).unwrap_or(f64::NAN);
+        report.tell(&key("back_p99_ms"), &words("p99 until it was back, ms"), p99);
+        let tenths = record.p99s(away.change, Duration::from_millis(100));
+        report.detail(&key("p99s_by_tenth_ms"), tenths);
     }
+    let changes: Vec<_> = absences.iter().map(|away| away.change).collect();
+    let spans = ChangeSpans { changes: &changes, calm };
+    bench.compare(&mut report, ("back", "coming back"), &record, spans, RATIO_MAX);
     bench.no_failures(&mut report, &[&record]);
     report.detail("log_kept_bytes_max", json!(kept));
     Ok(report)

@@ -118,10 +118,22 @@ async fn take(
         &format!("{words}: longest time without an answer, ms"),
         gap,
     );
-    bench.compare(report, (key, &words), &record, ChangeSpans { change, calm }, RATIO_MAX);
+    bench.compare(
+        report,
+        (key, &words),
+        &record,
+        ChangeSpans { changes: &[change], calm },
+        RATIO_MAX,
+    );
     if let Some(calm) = before {
         let (key, words) = (format!("{key}_before"), format!("{words}, to all stores before"));
-        bench.compare(report, (&key, &words), &record, ChangeSpans { change, calm }, RATIO_MAX);
+        bench.compare(
+            report,
+            (&key, &words),
+            &record,
+            ChangeSpans { changes: &[change], calm },
+            RATIO_MAX,
+        );
     }
     Ok(record)
 }

@@ -27,8 +27,9 @@ pub(crate) async fn measure(bench: &TestBench, args: &SplitsArgs) -> Result<Scen
     let regions = args.regions.unwrap_or(bench.args.pick(1000, 100));
     let tables = "[split]\nautomatic = false\n".to_owned();
     let plan = ClusterPlan { regions: 1, tables };
+    // Each region writes, sends and applies for itself: the peak is that of all of them.
+    let rate = bench.rate_of(&ClusterPlan { regions, ..plan.clone() }, 3).await?;
     let cluster = StoreProcesses::start(bench, "splits", 3, &plan).await?;
-    let rate = bench.rate(&cluster).await?;
     let client = cluster.client().await?;
     let load = OpenLoad::start(&client, bench.plan(Some(rate))?);
     bench.warm_up().await;
@@ -59,9 +60,9 @@ pub(crate) async fn measure(bench: &TestBench, args: &SplitsArgs) -> Result<Scen
     report.count("regions", "regions", counted as f64, all);
     let gap = record.longest_gap(change);
     report.tell("gap_ms", "longest time without an answer, ms", gap);
-    let spans = ChangeSpans { change, calm: before };
+    let spans = ChangeSpans { changes: &[change], calm: before };
     bench.compare(&mut report, ("one", "to one region before"), &record, spans, RATIO_MAX);
-    let spans = ChangeSpans { change, calm: after };
+    let spans = ChangeSpans { changes: &[change], calm: after };
     bench.compare(&mut report, ("many", "to all regions behind"), &record, spans, RATIO_MAX);
     let seconds = record.p99s(change, Duration::from_secs(1));
     report.detail("p99s_by_second_ms", seconds);
