@@ -67,7 +67,7 @@ async fn a_second_signal_ends_a_store_at_once() {
     cluster.ask_to_end(0, Signal::TERM);
     cluster.ask_to_end(0, Signal::INT);
     cluster.resume(0);
-    cluster.ends_asked(0, 1, &["a second time"]).await;
+    cluster.ends_asked(0, 70, &["a second time"]).await;
     cluster.restart(0);
     cluster.ready().await;
     assert_eq!(client.get("key").await.unwrap().unwrap(), "kept");
