@@ -90,10 +90,15 @@ fn c40_a_follower_with_another_row_is_named_until_it_has_the_right_one() {
     let leader = case.leader;
     let part = compare(&mut case, &[leader, other]);
     assert_eq!((part.compared(), part.has_difference()), (2, false), "{part}");
+    let knows = |case: &Scenario, store: usize| {
+        case.world.nodes()[store].inconsistent().contains_key(&DATA)
+    };
+    assert!(knows(&case, leader) && knows(&case, other));
     case.world.mend();
     case.world.lose_power_for(other, 300_000);
     case.until("the other store", SimWorld::is_whole);
-    assert!(case.world.nodes()[other].inconsistent().contains_key(&DATA), "over a start");
+    case.all_are_level(DATA);
+    assert!(knows(&case, other), "over a start");
     alter(&mut case, odd, ROW);
     let verdict = compare(&mut case, &all);
     assert!(verdict.is_complete() && !verdict.has_difference(), "{verdict}");
