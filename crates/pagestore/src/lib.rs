@@ -85,6 +85,7 @@ pub use stats::{ReadStats, SpillStats, Stats, TrimPunchStats};
 pub use store::{DurableState, PageStore};
 pub use tree::ingest::{BuiltTree, TreeBuilder};
 pub use tree::{Copied, Entry, KeyIter, LostKeys, Range};
+pub use txn::key_counts::RangeSize;
 pub use txn::snapshot::{Snapshot, Tree};
 pub use txn::split_join::DetachedTree;
 pub use txn::tree_mut::TreeMut;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use bytes::Bytes;
-use flotilla_pagestore::{Error as PagesError, Tree};
+use flotilla_pagestore::{Error as PagesError, RangeSize, Tree};
 use flotilla_region::{Descriptor, RegionId, RegionSize};
 use parking_lot::Mutex;
 
@@ -73,7 +73,7 @@ impl SizeChecks {
 
 impl RegionSnapshot {
     /// How large the region is, all column families together: bytes of the page file, as the rows'
-    /// share of whole pages. Takes the time of four gets for each family that has rows.
+    /// share of whole pages. Takes the time of two gets for each family that has rows.
     ///
     /// # Errors
     ///
@@ -91,7 +91,8 @@ impl RegionSnapshot {
     fn family_size(&self) -> Result<RegionSize, ReadError> {
         let Some(rows) = self.rows() else { return Ok(RegionSize::default()) };
         let (start, end) = bounds(self.descriptor());
-        Ok(RegionSize { bytes: rows.bytes(start, end)?, keys: rows.count(start, end)? })
+        let RangeSize { keys, bytes } = rows.size(start, end)?;
+        Ok(RegionSize { bytes, keys })
     }
 
     /// Keys that cut the largest column family of the region into `parts` of about as many bytes:

@@ -13,26 +13,49 @@ use crate::tree;
 use crate::txn::snapshot::Tree;
 use crate::txn::tree_mut::TreeMut;
 
+/// How much lies between two bounds of a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RangeSize {
+    /// Keys.
+    pub keys: u64,
+    /// Bytes of the file that the entries take, as their share of whole pages. Long values count to
+    /// the page, a share of the branches is in it.
+    pub bytes: u64,
+}
+
+impl RangeSize {
+    fn between((low, high): (SubtreeSize, SubtreeSize)) -> Self {
+        let keys = high.keys.saturating_sub(low.keys);
+        Self { keys, bytes: high.units.saturating_sub(low.units) * UNIT_BYTES as u64 }
+    }
+}
+
 impl Tree {
-    /// How many keys lie between two bounds. Takes the time of two gets.
+    /// How much lies between two bounds. Takes the time of two gets.
     ///
     /// # Errors
     ///
     /// [`Error`](crate::Error) if a page cannot be read or is corrupt.
-    pub fn count(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Result<u64> {
-        let (low, high) = edges(&self.snapshot, self.entry.child(), start, end)?;
-        Ok(high.keys.saturating_sub(low.keys))
+    pub fn size(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Result<RangeSize> {
+        edges(&self.snapshot, self.entry.child(), start, end).map(RangeSize::between)
     }
 
-    /// Bytes of the file that the entries between two bounds take, as their share of whole pages.
-    /// Long values count to the page, a share of the branches is in it. Takes the time of two gets.
+    /// How many keys lie between two bounds. Takes the time of two gets.
     ///
     /// # Errors
     ///
-    /// As [`Tree::count`].
+    /// As [`Tree::size`].
+    pub fn count(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Result<u64> {
+        Ok(self.size(start, end)?.keys)
+    }
+
+    /// [`RangeSize::bytes`] between two bounds. Takes the time of two gets.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tree::size`].
     pub fn bytes(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Result<u64> {
-        let (low, high) = edges(&self.snapshot, self.entry.child(), start, end)?;
-        Ok(high.units.saturating_sub(low.units) * UNIT_BYTES as u64)
+        Ok(self.size(start, end)?.bytes)
     }
 
     /// The entry before which there are `before` others, if there are as many. Takes the time of a
@@ -73,8 +96,7 @@ impl TreeMut<'_> {
     ///
     /// As [`Tree::count`].
     pub fn count(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Result<u64> {
-        let (low, high) = edges(&*self.pages, self.entry.child(), start, end)?;
-        Ok(high.keys.saturating_sub(low.keys))
+        Ok(RangeSize::between(edges(&*self.pages, self.entry.child(), start, end)?).keys)
     }
 
     /// As [`Tree::bytes`], with what the transaction has written.
@@ -83,8 +105,7 @@ impl TreeMut<'_> {
     ///
     /// As [`Tree::count`].
     pub fn bytes(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Result<u64> {
-        let (low, high) = edges(&*self.pages, self.entry.child(), start, end)?;
-        Ok(high.units.saturating_sub(low.units) * UNIT_BYTES as u64)
+        Ok(RangeSize::between(edges(&*self.pages, self.entry.child(), start, end)?).bytes)
     }
 
     /// As [`Tree::nth`], with what the transaction has written.
