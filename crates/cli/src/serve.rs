@@ -248,6 +248,9 @@ pub fn run(args: ServeArgs) -> ExitCode {
         .worker_threads(config.threads.runtime_count())
         .thread_name("rim")
         .on_thread_start(set_sched_slice)
+        // Every other task is one that another thread has woken: a request whose answer is here. By
+        // default they wait for up to a hundred tasks that the thread has itself, new requests.
+        .global_queue_interval(2)
         .enable_all()
         .build();
     let code = match runtime {

@@ -194,8 +194,8 @@ pub struct ScanResult {
 pub enum SizedValue {
     /// The value; `None` if there is none.
     Value(Option<Bytes>),
-    /// There is a longer one.
-    Longer,
+    /// There is a longer one, of so many bytes.
+    Longer(usize),
 }
 
 /// A column family of one region at one moment.
@@ -279,7 +279,7 @@ impl RegionSnapshot {
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         match self.get_up_to(key, usize::MAX)? {
             SizedValue::Value(value) => Ok(value),
-            SizedValue::Longer => unreachable!("no value is longer"),
+            SizedValue::Longer(_) => unreachable!("no value is longer"),
         }
     }
 
@@ -294,7 +294,7 @@ impl RegionSnapshot {
         let Some(row) = rows.get(key)? else { return Ok(SizedValue::Value(None)) };
         let Some(data) = self.visible(&row)? else { return Ok(SizedValue::Value(None)) };
         if data.value.len() > bytes_max {
-            return Ok(SizedValue::Longer);
+            return Ok(SizedValue::Longer(data.value.len()));
         }
         Ok(SizedValue::Value(Some(Bytes::copy_from_slice(data.value))))
     }

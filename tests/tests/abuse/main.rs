@@ -17,5 +17,6 @@ mod placement;
 mod processes;
 mod ranges;
 mod sizes;
+mod steady_load;
 mod target;
 mod tunnel;

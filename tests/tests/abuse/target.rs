@@ -37,7 +37,9 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) async fn start() -> Self {
-        let cluster = Processes::start(1, 4).await;
+        let mut cluster = Self::plan();
+        cluster.start_all();
+        cluster.ready().await;
         let raw_addr = cluster.endpoints()[0].clone();
         let url = format!("http://{raw_addr}");
         let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
@@ -47,7 +49,7 @@ impl Target {
     /// The same, where connections must have TLS.
     pub(crate) async fn start_secure() -> Self {
         let certificates = Certificates::new(1).await;
-        let mut cluster = Processes::plan(1, 4);
+        let mut cluster = Self::plan();
         let tls = certificates.settings("required", "store-s0");
         cluster.configure(0, &format!("{}{tls}", cluster.settings(0)));
         cluster.start_all();
@@ -59,6 +61,13 @@ impl Target {
         let background = Background::start();
         let raw_addr = tunnel::open(dialer, addr, background.handle()).await;
         Self::new(cluster, raw_addr, channel, background)
+    }
+
+    /// Its regions stay what they are, whatever the load: requests here find none again.
+    fn plan() -> Processes {
+        let cluster = Processes::plan(1, 4);
+        cluster.configure(0, &format!("{}[split]\nautomatic = false\n", cluster.settings(0)));
+        cluster
     }
 
     /// Both kinds.

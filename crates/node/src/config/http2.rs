@@ -30,8 +30,8 @@ settings! {
         #[key(count(1, 1 << 20))]
         pub error_resets_max: usize,
         /// Frames without a request in a second: pings, settings, windows, resets, empty data.
-        /// Settings count as eight, pings as four, for they are answered. A tenth of it may come at
-        /// once; what comes faster is read later.
+        /// Settings, resets and empty data count as eight, pings as four, for they cost as much
+        /// more. A tenth of it may come at once; what comes faster is read later.
         #[key(count(100, 10_000_000))]
         pub control_frames_per_s: u32,
         /// A client that is silent for this long is pinged. Clients of TiKV ping as often

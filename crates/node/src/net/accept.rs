@@ -7,8 +7,12 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 
-use crate::net::connection::{ConnectionLimits, ServerConnection, ServerStop, TakenConnections};
+use crate::net::connect_throttle::ConnectThrottle;
+use crate::net::connection::{
+    Caller, ConnectionLimits, ServerConnection, ServerStop, TakenConnections,
+};
 use crate::net::handshakes::Handshakes;
 
 /// How long to wait after the kernel has refused a connection, most likely for want of a file
@@ -26,6 +30,7 @@ pub(crate) async fn accept(
     stop: watch::Receiver<ServerStop>,
     mut handshakes: Option<Handshakes>,
 ) {
+    let throttle = ConnectThrottle::default();
     let places = Arc::new(Semaphore::new(connections_max));
     let mut stopped = stop.clone();
     loop {
@@ -37,16 +42,21 @@ pub(crate) async fn accept(
             _ = stopped.wait_for(|stop| *stop >= ServerStop::Listening) => return,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, from)) => {
+                let begins = throttle.connect(from.ip(), Instant::now());
+                let caller = Caller { addr: from.ip(), begins, throttle: throttle.clone() };
                 // Without Nagle's algorithm small answers leave at once; an error only costs
                 // latency.
                 let _ = stream.set_nodelay(true);
                 let stop = stop.clone();
-                let open =
-                    move |stream, peer| ServerConnection::new(stream, peer, place, limits, stop);
+                let open = move |stream, peer| {
+                    ServerConnection::new(stream, (peer, caller), place, limits, stop)
+                };
                 match &mut handshakes {
                     // In a task: a slow peer holds up no other.
-                    Some(handshakes) => handshakes.begin(stream, limits, open, taken.clone()),
+                    Some(handshakes) => {
+                        handshakes.begin(stream, (begins, limits), open, taken.clone());
+                    }
                     None => {
                         if taken.send(Ok(open(stream.into(), None))).await.is_err() {
                             return;

@@ -18,14 +18,20 @@ const FRAME_HEADER_BYTES: usize = 9;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
+const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
 
 /// Of settings that are sent: a write of its own acknowledges them.
 const SETTINGS_WEIGHT: u32 = 8;
 /// Of a ping that is sent: its answer is written with those of others.
 const PING_WEIGHT: u32 = 4;
+/// Of data without a byte or an end: the task of its stream is woken for it.
+const EMPTY_DATA_WEIGHT: u32 = 8;
+/// Of the reset of a stream: a request was begun for nothing.
+const RESET_WEIGHT: u32 = 8;
 /// The flag of settings and pings that are themselves answers.
 const ACK: u8 = 1;
 
@@ -60,6 +66,7 @@ pub(crate) struct FrameWeight {
 #[derive(Debug)]
 pub(crate) struct ClientFrames {
     stage: OpeningStage,
+    is_leaving: bool,
     /// Of the frames that have begun since it was last taken.
     weight: FrameWeight,
     /// Bytes until the frame that is under way ends; first of all, until the preface does.
@@ -76,6 +83,7 @@ impl ClientFrames {
     pub(crate) fn new() -> Self {
         Self {
             stage: OpeningStage::Preface,
+            is_leaving: false,
             weight: FrameWeight::default(),
             frame_bytes_left: PREFACE_BYTES,
             frame: None,
@@ -95,6 +103,11 @@ impl ClientFrames {
     /// The next thing that the client owes after the bytes so far.
     pub(crate) fn stage(&self) -> OpeningStage {
         self.stage
+    }
+
+    /// Whether the client has said that it will make no more requests, and has made none since.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_leaving
     }
 
     /// The bytes that are left when the frames since the last look have this weight.
@@ -150,10 +163,13 @@ impl ClientFrames {
         let weight = match kind {
             SETTINGS if flags & ACK == 0 => SETTINGS_WEIGHT,
             PING if flags & ACK == 0 => PING_WEIGHT,
+            DATA if !is_of_request => EMPTY_DATA_WEIGHT,
+            RST_STREAM => RESET_WEIGHT,
             _ => 1,
         };
         self.weight.all += weight;
         self.weight.control += if is_of_request { 0 } else { weight };
+        self.is_leaving = kind == GOAWAY || self.is_leaving && kind != HEADERS;
         self.frame = Some((kind, flags));
         self.header_bytes = 0;
     }
@@ -241,10 +257,28 @@ mod tests {
             }
             // Settings, their acknowledgement, a ping, a continuation, data of no bytes that ends
             // nothing; besides, headers, and data twice.
-            let control = 8 + 1 + 4 + 1 + 1;
+            let control = 8 + 1 + 4 + 1 + 8;
             let weight = FrameWeight { all: control + 3, control };
             assert_eq!(frames.take_weight(), weight, "pieces of {piece}");
             assert_eq!(frames.take_weight(), FrameWeight::default());
+        }
+    }
+
+    #[test]
+    fn a_client_is_leaving_when_it_has_said_so_and_asks_for_nothing_more() {
+        let mut frames = ClientFrames::new();
+        for (bytes, _) in opening() {
+            frames.read(&bytes, ALL);
+            assert!(!frames.is_leaving());
+        }
+        for (bytes, is_leaving) in [
+            (frame(GOAWAY, 0, &[0; 8]), true),
+            (frame(PING, ACK, &[7; 8]), true),
+            (frame(HEADERS, END_HEADERS, &[5]), false),
+            (frame(DATA, END_STREAM, &[5]), false),
+        ] {
+            frames.read(&bytes, ALL);
+            assert_eq!(frames.is_leaving(), is_leaving);
         }
     }
 

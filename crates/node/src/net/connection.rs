@@ -8,6 +8,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,13 +16,15 @@ use std::time::Duration;
 
 use flotilla_tls::{MaybeTlsStream, PeerIdentity};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Instant, Sleep};
 use tonic::transport::server::Connected;
 use tonic::{Extensions, Status};
 
 use crate::net::client_frames::OpeningStage;
+use crate::net::connect_throttle::ConnectThrottle;
 use crate::net::frame_turns::FrameTurns;
+use crate::net::unfetched_room::UnfetchedRoom;
 use crate::sched::YieldBudget;
 
 /// How far a server is to stop.
@@ -75,7 +78,18 @@ pub(crate) struct ServerConnection {
     broken_off: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// The library writes megabytes without a yield.
     writing: YieldBudget,
+    caller: Caller,
+    /// The client has ended the connection.
+    is_left: bool,
     _place: OwnedSemaphorePermit,
+}
+
+/// The address that a connection comes from, and what is counted of it.
+pub(crate) struct Caller {
+    pub(crate) addr: IpAddr,
+    /// When the connection may be read, if not at once.
+    pub(crate) begins: Option<Instant>,
+    pub(crate) throttle: ConnectThrottle,
 }
 
 /// The stage of a connection that opens, and its deadline.
@@ -111,7 +125,7 @@ impl ServerConnection {
     /// other end, if that is known.
     pub(crate) fn new(
         stream: MaybeTlsStream,
-        peer: Option<Arc<PeerIdentity>>,
+        (peer, caller): (Option<Arc<PeerIdentity>>, Caller),
         place: OwnedSemaphorePermit,
         limits: ConnectionLimits,
         mut stop: watch::Receiver<ServerStop>,
@@ -123,10 +137,12 @@ impl ServerConnection {
         Self {
             stream,
             peer: ConnectionPeer::new(peer),
-            frames: FrameTurns::new(limits.control_frames_per_s),
+            frames: FrameTurns::new(limits.control_frames_per_s, caller.begins),
             opening: Some(OpeningWatch::start(limits)),
             broken_off: Some(Box::pin(broken_off)),
             writing: YieldBudget::default(),
+            caller,
+            is_left: false,
             _place: place,
         }
     }
@@ -164,6 +180,16 @@ impl ServerConnection {
     }
 }
 
+impl Drop for ServerConnection {
+    fn drop(&mut self) {
+        // A connection of HTTP/1.1 ends with its last answer, and one that was said to end does.
+        let is_plain = self.frames.stage() == OpeningStage::Plain;
+        if !self.is_left && !is_plain && !self.frames.is_leaving() {
+            self.caller.throttle.hang_up(self.caller.addr, Instant::now());
+        }
+    }
+}
+
 impl YieldBudget {
     /// Counts the bytes that a connection took; one that takes no more ends the budget's period.
     fn count(&mut self, written: &Poll<io::Result<usize>>) {
@@ -180,8 +206,14 @@ impl AsyncRead for ServerConnection {
         context: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { stream, frames, opening, .. } = &mut *self;
-        let polled = frames.poll_read(Pin::new(stream), context, buf);
+        let before = buf.filled().len();
+        let waiting = self.peer.unfetched.crowd();
+        let Self { stream, frames, opening, is_left, .. } = &mut *self;
+        let polled = frames.poll_read(Pin::new(stream), context, buf, waiting);
+        *is_left |= match &polled {
+            Poll::Ready(read) => read.is_err() || buf.filled().len() == before,
+            Poll::Pending => false,
+        };
         if let Some(opening) = opening {
             opening.reach(frames.stage());
         }
@@ -199,6 +231,7 @@ impl AsyncWrite for ServerConnection {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, buf);
         self.writing.count(&written);
+        self.is_left |= matches!(written, Poll::Ready(Err(_)));
         self.poll_while_blocked(context, written)
     }
 
@@ -209,6 +242,7 @@ impl AsyncWrite for ServerConnection {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, bufs);
         self.writing.count(&written);
+        self.is_left |= matches!(written, Poll::Ready(Err(_)));
         self.poll_while_blocked(context, written)
     }
 
@@ -233,16 +267,12 @@ impl Connected for ServerConnection {
     }
 }
 
-/// Bytes of long answers that a connection may have without fetching them: one answer of the
-/// largest size.
-pub(crate) const UNFETCHED_BYTES_MAX: usize = 32 << 20;
-
 /// The other end of a connection, as each of its requests carries it.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionPeer {
     /// None on a connection without TLS.
     identity: Option<Arc<PeerIdentity>>,
-    unfetched: Arc<Semaphore>,
+    unfetched: Arc<UnfetchedRoom>,
 }
 
 impl Default for ConnectionPeer {
@@ -254,7 +284,7 @@ impl Default for ConnectionPeer {
 impl ConnectionPeer {
     /// That of a new connection, with its party if that is known.
     fn new(identity: Option<Arc<PeerIdentity>>) -> Self {
-        Self { identity, unfetched: Arc::new(Semaphore::new(UNFETCHED_BYTES_MAX)) }
+        Self { identity, unfetched: Arc::default() }
     }
 
     /// The party of a request.
@@ -267,9 +297,8 @@ impl ConnectionPeer {
         self.identity.as_deref()
     }
 
-    /// The bytes of long answers that the connection may still have without fetching them, one a
-    /// permit.
-    pub(crate) fn unfetched(&self) -> &Arc<Semaphore> {
+    /// The room for long answers that the connection does not fetch.
+    pub(crate) fn unfetched(&self) -> &Arc<UnfetchedRoom> {
         &self.unfetched
     }
 
@@ -410,6 +439,53 @@ mod tests {
             }
         };
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    const OPENING: &[u8] =
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x04\0\0\0\x01a";
+    const GOODBYE: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\0";
+
+    /// Whether the next connection of an address waits, after three on which `said` came, of which
+    /// the client ended its side or did not, before the server was done with them.
+    async fn waits_after(said: &[u8], client_ends: bool) -> bool {
+        let (addr, mut connections, _stop) = listening(1).await;
+        for _ in 0..3 {
+            let mut client = TcpStream::connect(addr).await.unwrap();
+            let mut here = connections.recv().await.unwrap().unwrap();
+            client.write_all(said).await.unwrap();
+            here.read_exact(&mut vec![0; said.len()]).await.unwrap();
+            if client_ends {
+                client.shutdown().await.unwrap();
+                assert_eq!(here.read(&mut [0; 10]).await.unwrap(), 0);
+            }
+        }
+        let _client = TcpStream::connect(addr).await.unwrap();
+        let here = connections.recv().await.unwrap().unwrap();
+        here.caller.begins.is_some()
+    }
+
+    #[tokio::test]
+    async fn where_the_server_hangs_up_the_next_connection_waits() {
+        assert!(waits_after(OPENING, false).await);
+        assert!(!waits_after(OPENING, true).await);
+        assert!(!waits_after(&[OPENING, GOODBYE].concat(), false).await);
+        assert!(!waits_after(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", false).await);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_waits_is_read_later() {
+        let (addr, mut connections, _stop) = listening(1).await;
+        for _ in 0..4 {
+            let _client = TcpStream::connect(addr).await.unwrap();
+            connections.recv().await.unwrap().unwrap();
+        }
+        let mut client = TcpStream::connect(addr).await.unwrap();
+        let mut here = connections.recv().await.unwrap().unwrap();
+        client.write_all(OPENING).await.unwrap();
+        tokio::time::pause();
+        let taken = Instant::now();
+        here.read_exact(&mut [0; OPENING.len()]).await.unwrap();
+        assert!(taken.elapsed() > Duration::from_secs(1), "{:?}", taken.elapsed());
     }
 
     #[tokio::test]

@@ -35,6 +35,12 @@ impl FrameThrottle {
         Self { interval: Duration::from_secs(1) / per_second, due: now, pause: None }
     }
 
+    /// The same, whose first frames are read at `begins`.
+    pub(crate) fn beginning(mut self, begins: Option<Instant>) -> Self {
+        self.pause = begins.map(|begins| Box::pin(tokio::time::sleep_until(begins)));
+        self
+    }
+
     /// Counts frames that were read, by their weight.
     pub(crate) fn count(&mut self, frames: u32) {
         if frames == 0 {

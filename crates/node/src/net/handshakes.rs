@@ -7,7 +7,7 @@ use flotilla_tls::{AcceptError, MaybeTlsStream, PeerIdentity, TlsAcceptor};
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::net::connection::{ConnectionLimits, ServerConnection, TakenConnections};
 
@@ -33,12 +33,12 @@ impl Handshakes {
         Self { acceptor, tasks: JoinSet::new(), log: Arc::default() }
     }
 
-    /// Makes the handshake of `stream`, and hands the connection that `open` makes of it to
-    /// `taken`.
+    /// Makes the handshake of `stream`, once it may begin, and hands the connection that `open`
+    /// makes of it to `taken`.
     pub(crate) fn begin(
         &mut self,
         stream: TcpStream,
-        limits: ConnectionLimits,
+        (begins, limits): (Option<Instant>, ConnectionLimits),
         open: impl FnOnce(MaybeTlsStream, Option<Arc<PeerIdentity>>) -> ServerConnection
         + Send
         + 'static,
@@ -48,6 +48,9 @@ impl Handshakes {
         let (acceptor, log) = (self.acceptor.clone(), Arc::clone(&self.log));
         self.tasks.spawn(async move {
             let peer = stream.peer_addr();
+            if let Some(begins) = begins {
+                sleep_until(begins).await;
+            }
             let accepted = timeout(limits.preface, acceptor.accept(stream)).await;
             match accepted.unwrap_or(Err(AcceptError::TimedOut)) {
                 Ok((stream, identity)) => {

@@ -1,9 +1,11 @@
 //! Sockets: connections that come in, with limits on all of them, and those that go out.
 //!
-//! `listen` serves one listener, `accept` takes its connections, `handshakes` makes those of TLS;
+//! `listen` serves one listener, `accept` takes its connections, `connect_throttle` slows down
+//! those of an address with too many of them, `handshakes` makes those of TLS;
 //! `connection` must open in time, `client_frames` follows how far it has come and weighs frames,
 //! which `frame_turns` hands on in short turns, and `frame_throttle` slows down where they have no
-//! request; `security` has a node's certificates.
+//! request; `unfetched_room` bounds long answers that no client fetches; `security` has a node's
+//! certificates.
 //! `answer` makes answers of plain HTTP, `refusal` those to calls that are not served;
 //! `call_deadline` ends calls whose time is over; `dial` connects to other stores. Nothing here
 //! knows what is served.
@@ -12,6 +14,7 @@ mod accept;
 pub(crate) mod answer;
 pub(crate) mod call_deadline;
 mod client_frames;
+mod connect_throttle;
 pub(crate) mod connection;
 pub(crate) mod dial;
 mod frame_throttle;
@@ -20,3 +23,4 @@ pub(crate) mod handshakes;
 pub(crate) mod listen;
 pub(crate) mod refusal;
 pub(crate) mod security;
+pub(crate) mod unfetched_room;

@@ -8,7 +8,7 @@
 //! and requests wait for the budget. So a stream whose client does not fetch its answers stops, and
 //! the client's own window fills up.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -28,7 +28,7 @@ use super::row_encoder::RowEncoder;
 use super::rpc_durations::timed;
 use super::service::RawKv;
 use crate::net::call_deadline::CallDeadline;
-use crate::net::connection::UNFETCHED_BYTES_MAX;
+use crate::net::unfetched_room::AnswerRoom;
 
 /// Answers that one frame holds at most.
 const FRAME_ANSWERS_MAX: usize = 256;
@@ -77,30 +77,23 @@ impl OutgoingMessage {
     ///
     /// Those of `answer`.
     pub(super) async fn within<F>(
-        unfetched: &Arc<Semaphore>,
+        room: &AnswerRoom,
         answer: impl Fn() -> F,
     ) -> Result<OutgoingMessage, Status>
     where
         F: Future<Output = Result<ChunkedBody, Status>>,
     {
-        let mut share: Option<OwnedSemaphorePermit> = None;
         loop {
             let pieces = answer().await?;
             let bytes = pieces.len();
             if bytes < COUNTED_BYTES_MIN {
                 return Ok(OutgoingMessage::alone(pieces));
             }
-            let weight = bytes.min(UNFETCHED_BYTES_MAX) as u32;
-            let has = |share: &OwnedSemaphorePermit| share.num_permits() >= weight as usize;
-            share = share
-                .filter(has)
-                .or_else(|| Arc::clone(unfetched).try_acquire_many_owned(weight).ok());
-            if share.is_some() {
-                return Ok(OutgoingMessage { pieces, _shares: vec![], _unfetched: share });
+            if let Some(share) = room.take(bytes) {
+                return Ok(OutgoingMessage { pieces, _shares: vec![], _unfetched: Some(share) });
             }
             drop(pieces);
-            let room = Arc::clone(unfetched).acquire_many_owned(weight);
-            share = Some(room.await.map_err(|_| stopping())?);
+            room.reserve(bytes).await;
         }
     }
 }
@@ -197,7 +190,7 @@ async fn respond(
     let again = is_read(&request).then(|| request.clone());
     let durations = Arc::clone(service.rpc_durations());
     let histogram = request.cmd.as_ref().and_then(|command| durations.of_command(command));
-    let mut response = timed(histogram, carry_out(service, request)).await?;
+    let mut response = timed(histogram, pin!(carry_out(service, request))).await?;
     loop {
         let bytes = response.encoded_len();
         share = match budget.exchange_now(share, bytes) {
@@ -209,7 +202,7 @@ async fn respond(
         };
         drop(response);
         share = budget.exchange(share, bytes).await?;
-        response = carry_out(service, again.clone()).await?;
+        response = Box::pin(carry_out(service, again.clone())).await?;
     }
 }
 
@@ -292,6 +285,9 @@ fn stopping() -> Status {
 }
 
 /// Carries out one request of a frame. An error ends the stream.
+///
+/// A future is as large as that of its largest request: those that read many rows are kept apart,
+/// for they are few beside the gets and puts.
 async fn carry_out(service: &RawKv, request: Request) -> Result<BatchReply, Status> {
     use request::Cmd as Ask;
     use response::Cmd as Told;
@@ -301,7 +297,7 @@ async fn carry_out(service: &RawKv, request: Request) -> Result<BatchReply, Stat
             return rows(
                 service,
                 BATCH_GET_FIELD,
-                service.batch_get(request).await,
+                Box::pin(service.batch_get(request)).await,
                 Told::RawBatchGet,
             );
         }
@@ -316,7 +312,7 @@ async fn carry_out(service: &RawKv, request: Request) -> Result<BatchReply, Stat
             Told::RawBatchDelete(service.answer(service.batch_delete(request).await)?)
         }
         Some(Ask::RawScan(request)) => {
-            return rows(service, SCAN_FIELD, service.scan(request).await, Told::RawScan);
+            return rows(service, SCAN_FIELD, Box::pin(service.scan(request)).await, Told::RawScan);
         }
         Some(Ask::RawDeleteRange(request)) => {
             Told::RawDeleteRange(service.answer(service.delete_range(request).await)?)
@@ -325,7 +321,7 @@ async fn carry_out(service: &RawKv, request: Request) -> Result<BatchReply, Stat
             return rows(
                 service,
                 BATCH_SCAN_FIELD,
-                service.batch_scan(request).await,
+                Box::pin(service.batch_scan(request)).await,
                 Told::RawBatchScan,
             );
         }
@@ -438,6 +434,7 @@ mod tests {
     use response::Cmd as Told;
 
     use super::*;
+    use crate::net::unfetched_room::UnfetchedRoom;
 
     #[test]
     fn rows_stand_where_the_protocol_has_them() {
@@ -453,7 +450,7 @@ mod tests {
 
     /// An answer of so many bytes, and how often one was made.
     async fn answer_within(
-        unfetched: &Arc<Semaphore>,
+        unfetched: &Arc<UnfetchedRoom>,
         bytes: usize,
         made: &AtomicUsize,
     ) -> OutgoingMessage {
@@ -462,12 +459,12 @@ mod tests {
             let value = vec![7; bytes].into();
             ChunkedBody::message(&RawGetResponse { value, ..Default::default() })
         };
-        OutgoingMessage::within(unfetched, answer).await.unwrap()
+        OutgoingMessage::within(&AnswerRoom::of(unfetched), answer).await.unwrap()
     }
 
     #[tokio::test]
     async fn long_answers_that_nobody_fetches_are_bounded_and_short_ones_pass() {
-        let unfetched = Arc::new(Semaphore::new(3 * COUNTED_BYTES_MIN));
+        let unfetched = Arc::new(UnfetchedRoom::new(3 * COUNTED_BYTES_MIN));
         let made = AtomicUsize::new(0);
         let answer = |bytes| answer_within(&unfetched, bytes, &made);
         let first = answer(2 * COUNTED_BYTES_MIN).await;
@@ -481,6 +478,6 @@ mod tests {
         assert_eq!(made.load(Ordering::SeqCst), 4, "and made again when there is room");
         assert!(second.pieces.len() > 2 * COUNTED_BYTES_MIN);
         drop(second);
-        assert_eq!(unfetched.available_permits(), 3 * COUNTED_BYTES_MIN);
+        assert!(unfetched.try_take(3 * COUNTED_BYTES_MIN).is_some());
     }
 }

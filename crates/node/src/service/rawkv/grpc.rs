@@ -7,7 +7,8 @@
 //! so other streams of the connection are served between two.
 
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -38,6 +39,7 @@ use super::service::RawKv;
 use crate::net::call_deadline::CallDeadline;
 use crate::net::connection::ConnectionPeer;
 use crate::net::refusal::refusal;
+use crate::net::unfetched_room::AnswerRoom;
 
 /// The service that every store offers to clients, as a server takes it.
 #[derive(Clone)]
@@ -111,13 +113,14 @@ where
         macro_rules! unary {
             ($handler:ident, $encode:expr) => {
                 Box::pin(async move {
-                    let answer = deadline.bound(async {
+                    let answer = pin!(async {
                         let request = server.request(request).await?;
                         // Its client may have taken all of its time to send it.
                         deadline.check()?;
                         $encode(&server.service, server.service.$handler(request).await)
                     });
                     let durations = server.service.rpc_durations();
+                    let answer = pin!(deadline.bound(answer));
                     let message = timed(Some(&durations.$handler), answer).await;
                     let message = message.map(OutgoingMessage::alone);
                     Ok(respond(message.map(|message| once(Ok(message)))))
@@ -128,17 +131,19 @@ where
         macro_rules! read {
             ($handler:ident, $request:ty, $encode:expr) => {
                 Box::pin(async move {
-                    let answer = deadline.bound(async {
+                    let answer = pin!(async {
                         let request: $request = server.request(request).await?;
                         deadline.check()?;
-                        let service = &server.service;
+                        let room = Arc::new(AnswerRoom::of(peer.unfetched()));
+                        let service = &server.service.answering_in(&room);
                         let answer = || {
                             let request = request.clone();
                             async move { $encode(service, service.$handler(request).await) }
                         };
-                        OutgoingMessage::within(peer.unfetched(), answer).await
+                        OutgoingMessage::within(&room, answer).await
                     });
                     let durations = server.service.rpc_durations();
+                    let answer = pin!(deadline.bound(answer));
                     let message = timed(Some(&durations.$handler), answer).await;
                     Ok(respond(message.map(|message| once(Ok(message)))))
                 })

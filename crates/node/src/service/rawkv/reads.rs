@@ -132,8 +132,13 @@ impl RawKv {
         let view = self.snapshot(checked.touching([&key])).await?;
         let value = self.value_in(id, &view, &key, deadline).await?;
         let Some(time_ms) = view.unlogged_ms() else { return Ok(value) };
-        let logged = self.log_time((view.descriptor(), view.family()), time_ms, deadline).await?;
-        self.value_in(id, &logged, &key, deadline).await
+        // Few reads come here: beside the others, the future of each would be as large.
+        Box::pin(async move {
+            let of = (view.descriptor(), view.family());
+            let logged = self.log_time(of, time_ms, deadline).await?;
+            self.value_in(id, &logged, &key, deadline).await
+        })
+        .await
     }
 
     /// The value of a key in one snapshot.
@@ -151,11 +156,15 @@ impl RawKv {
                 self.router().latencies().row_read.observe(began.elapsed());
                 Ok(value)
             }
-            SizedValue::Longer => {
-                let get = LongGet { key: key.clone(), value: None };
-                let read = SnapshotRead { view: view.clone(), reading: Some(get) };
-                let read = self.read_scheduler().read_long(read);
-                Ok(self.timed_read(id, read, deadline).await?.output)
+            SizedValue::Longer(bytes) => {
+                Box::pin(async {
+                    self.reserve_room(bytes).await;
+                    let get = LongGet { key: key.clone(), value: None };
+                    let read = SnapshotRead { view: view.clone(), reading: Some(get) };
+                    let read = self.read_scheduler().read_long(read);
+                    Ok(self.timed_read(id, read, deadline).await?.output)
+                })
+                .await
             }
         }
     }

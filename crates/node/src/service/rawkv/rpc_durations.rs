@@ -1,5 +1,6 @@
 //! Durations of calls, by RPC: from the moment when the call is here until its answer is encoded.
 
+use std::pin::Pin;
 use std::time::Instant;
 
 use flotilla_base::histogram::LatencyHistogram;
@@ -75,9 +76,12 @@ impl RpcDurations {
 }
 
 /// Counts how long `act` takes. A call that is broken off is not counted.
+///
+/// It is pinned by the caller: an asynchronous function has room for each argument twice, and the
+/// future of a request is some thousand bytes.
 pub(super) async fn timed<T>(
     histogram: Option<&LatencyHistogram>,
-    act: impl Future<Output = T>,
+    act: Pin<&mut impl Future<Output = T>>,
 ) -> T {
     let began = Instant::now();
     let output = act.await;

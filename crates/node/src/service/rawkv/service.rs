@@ -19,7 +19,11 @@ use crate::border_codec::{BorderCodec, request_version};
 use crate::driver::router::Router;
 use crate::membership::Membership;
 use crate::net::dial::Dialer;
+use crate::net::unfetched_room::AnswerRoom;
 use crate::wall_clock::WallClockRefusal;
+
+/// Bytes of an answer besides its value, at most.
+const ANSWER_OVERHEAD_BYTES: usize = 64;
 
 /// Limits of the service. Every one bounds memory.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +59,8 @@ impl Default for RawKvLimits {
 #[derive(Clone)]
 pub struct RawKv {
     shared: Arc<RawKvShared>,
+    /// The room for the answer of its only request; none where answers are bounded otherwise.
+    room: Option<Arc<AnswerRoom>>,
 }
 
 struct RawKvShared {
@@ -85,7 +91,20 @@ impl RawKv {
         let api = membership.as_ref().map_or(ApiVersion::V1Ttl, |it| it.settings().api);
         let rpc_durations = Arc::default();
         let shared = RawKvShared { router, membership, api, limits, read_scheduler, rpc_durations };
-        Self { shared: Arc::new(shared) }
+        Self { shared: Arc::new(shared), room: None }
+    }
+
+    /// The same for one request.
+    pub(super) fn answering_in(&self, room: &Arc<AnswerRoom>) -> Self {
+        Self { room: Some(Arc::clone(room)), ..self.clone() }
+    }
+
+    /// Waits until an answer with a value of so many bytes has room: without, it would be read in
+    /// vain.
+    pub(super) async fn reserve_room(&self, value_bytes: usize) {
+        if let Some(room) = &self.room {
+            room.reserve(value_bytes + ANSWER_OVERHEAD_BYTES).await;
+        }
     }
 
     /// The answer to a `RawGet`, for callers in the same process.
