@@ -3,11 +3,13 @@
 //!
 //! The frames are written by hand, so the tests hold for whatever transport the store has.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use bytes::Bytes;
@@ -167,6 +169,25 @@ async fn flood(addr: &str, flood: &Flood) -> usize {
     }
 }
 
+/// Begins a flood from several connections, each of which ends after `limit` at the latest, and
+/// then floods `anew` or not.
+fn begin(target: &Target, case: &Arc<Flood>, limit: Duration, anew: bool) -> JoinSet<()> {
+    let mut flooders = JoinSet::new();
+    for _ in 0..FLOODERS {
+        let (addr, case) = (target.raw_addr.clone(), Arc::clone(case));
+        let flooding = async move {
+            loop {
+                let _ = timeout(limit, flood(&addr, &case)).await;
+                if !anew {
+                    return;
+                }
+            }
+        };
+        flooders.spawn_on(flooding, target.background.handle());
+    }
+    flooders
+}
+
 /// The 99th percentile of the latencies of the client that behaves.
 async fn latency(target: &mut Target) -> Duration {
     let mut taken = Vec::new();
@@ -194,14 +215,8 @@ async fn are_not_felt(mut target: Target) {
     let before = target.resident_bytes();
     for case in floods(&large) {
         let calm = latency(&mut target).await;
-        let addr = target.raw_addr.clone();
-        let case = std::sync::Arc::new(case);
-        let mut flooders = tokio::task::JoinSet::new();
-        for _ in 0..FLOODERS {
-            let (addr, case) = (addr.clone(), std::sync::Arc::clone(&case));
-            let flooding = async move { timeout(PATIENCE, flood(&addr, &case)).await };
-            flooders.spawn_on(flooding, target.background.handle());
-        }
+        let case = Arc::new(case);
+        let mut flooders = begin(&target, &case, PATIENCE, false);
         let under = latency(&mut target).await;
         // Those that nobody reads, or that no window lets on, wait for ever.
         flooders.shutdown().await;
@@ -232,18 +247,8 @@ async fn are_not_felt_at_work(mut target: Target) {
     let (mut calm, mut under) = (vec![], vec![]);
     for case in floods(&large) {
         calm.push(load.latencies(rate, WINDOW).await);
-        let addr = target.raw_addr.clone();
-        let case = std::sync::Arc::new(case);
-        let mut flooders = tokio::task::JoinSet::new();
-        for _ in 0..FLOODERS {
-            let (addr, case) = (addr.clone(), std::sync::Arc::clone(&case));
-            let flooding = async move {
-                loop {
-                    let _ = timeout(FLOODS_ANEW, flood(&addr, &case)).await;
-                }
-            };
-            flooders.spawn_on(flooding, target.background.handle());
-        }
+        let case = Arc::new(case);
+        let mut flooders = begin(&target, &case, FLOODS_ANEW, true);
         let flooded = load.latencies(rate, WINDOW).await;
         flooders.shutdown().await;
         println!("{}: p99 {:?} without, {flooded:?} under it", case.name, calm[calm.len() - 1]);
