@@ -5,6 +5,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_placement::{ClusterView, StoreInfo};
@@ -38,6 +39,10 @@ use crate::membership::KnownStore;
 const SCAN_COUNT_MAX: usize = 10_000;
 /// Lookups of one batch at most.
 const BATCH_COUNT_MAX: usize = 10_000;
+/// How much longer a lookup waits for a leader than a request: together no more than an election and
+/// a vote that was split take, and less than the 2 s of a call of the Rust and the Python client. The
+/// latter ends what it does with an error when it hears of a region without a leader.
+const LOOKUP_EXTRA_WAIT: Duration = Duration::from_millis(800);
 /// Answers of one stream that wait to be fetched.
 const STREAM_COUNT_MAX: usize = 4;
 
@@ -73,7 +78,8 @@ impl PdService {
         look: impl Fn(&ClusterView, u64) -> LookupResult<T>,
     ) -> T {
         let shared = &self.context.shared;
-        pd_leader.look(shared.settings.leader_wait, &shared.leader_waits, look).await
+        let leader_wait = shared.settings.leader_wait + LOOKUP_EXTRA_WAIT;
+        pd_leader.look(leader_wait, &shared.leader_waits, look).await
     }
 
     async fn region(
