@@ -39,9 +39,10 @@ use crate::membership::KnownStore;
 const SCAN_COUNT_MAX: usize = 10_000;
 /// Lookups of one batch at most.
 const BATCH_COUNT_MAX: usize = 10_000;
-/// How much longer a lookup waits for a leader than a request: together no more than an election and
-/// a vote that was split take, and less than the 2 s of a call of the Rust and the Python client. The
-/// latter ends what it does with an error when it hears of a region without a leader.
+/// The time by which a lookup waits longer for a leader than a request: together as long as an
+/// election and a vote that was split take, and less than the 2 s of a call of the Rust and the
+/// Python client. The latter ends what it does with an error when it hears of a region without a
+/// leader.
 const LOOKUP_EXTRA_WAIT: Duration = Duration::from_millis(800);
 /// Answers of one stream that wait to be fetched.
 const STREAM_COUNT_MAX: usize = 4;
