@@ -11,7 +11,7 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use flotilla_tls::{MaybeTlsStream, PeerIdentity};
@@ -24,8 +24,9 @@ use tonic::{Extensions, Status};
 use crate::net::client_frames::OpeningStage;
 use crate::net::connect_throttle::ConnectThrottle;
 use crate::net::frame_turns::FrameTurns;
+use crate::net::staged_end::StagedEnd;
 use crate::net::unfetched_room::UnfetchedRoom;
-use crate::sched::YieldBudget;
+use crate::net::write_turns::WriteTurns;
 
 /// How far a server is to stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,15 +40,15 @@ pub(crate) enum ServerStop {
     Connections,
 }
 
-/// The time in which a client has to open its connection, counted from its accept, and the rate of
-/// what it may send. Keepalive begins with the preface, so clients that are gone later are noticed
-/// by that.
+/// The time in which a client has to open its connection, counted from its accept, and the rate
+/// of what it may send. Keepalive begins with the preface, so clients that are gone later are
+/// noticed by that.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionLimits {
     /// Until the preface and its settings are here. A client sends both at once, unasked.
     pub(crate) preface: Duration,
-    /// Until the first request is. A client may open connections ahead of its need. A connection of
-    /// HTTP/1.1, which has no keepalive that would watch it, ends by then altogether.
+    /// Until the first request is. A client may open connections ahead of its need. A connection
+    /// of HTTP/1.1, which has no keepalive that would watch it, ends by then altogether.
     pub(crate) first_request: Duration,
     /// Frames without a request in a second, by their weight.
     pub(crate) control_frames_per_s: u32,
@@ -66,8 +67,8 @@ impl ConnectionLimits {
 /// The receiver of connections that were taken.
 pub(crate) type TakenConnections = mpsc::Sender<io::Result<ServerConnection>>;
 
-/// A connection that ends by itself if its first request does not come in time, or when the server
-/// breaks off.
+/// A connection that ends by itself if its first request does not come in time, or when the
+/// server breaks off.
 pub(crate) struct ServerConnection {
     stream: MaybeTlsStream,
     peer: ConnectionPeer,
@@ -76,11 +77,10 @@ pub(crate) struct ServerConnection {
     opening: Option<OpeningWatch>,
     /// Ready when the server breaks off; gone after that.
     broken_off: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// The library writes megabytes without a yield.
-    writing: YieldBudget,
+    writing: WriteTurns,
     caller: Caller,
-    /// The client has ended the connection.
-    is_left: bool,
+    /// Begins when the client is gone.
+    end: StagedEnd,
     _place: OwnedSemaphorePermit,
 }
 
@@ -140,9 +140,9 @@ impl ServerConnection {
             frames: FrameTurns::new(limits.control_frames_per_s, caller.begins),
             opening: Some(OpeningWatch::start(limits)),
             broken_off: Some(Box::pin(broken_off)),
-            writing: YieldBudget::default(),
+            writing: WriteTurns::default(),
             caller,
-            is_left: false,
+            end: StagedEnd::default(),
             _place: place,
         }
     }
@@ -164,38 +164,56 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// A client that reads nothing makes the library wait here instead of for its next frame.
-    fn poll_while_blocked<T>(
+    /// Writes by `write`, in turns, and counts the bytes that the client fetches. Those to a
+    /// client that is gone are thrown away: the library hears of its end by reading.
+    fn poll_written(
         &mut self,
         context: &mut Context<'_>,
-        polled: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        match polled {
+        bytes: usize,
+        write: impl FnOnce(Pin<&mut MaybeTlsStream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if self.end.has_begun() {
+            return Poll::Ready(Ok(bytes));
+        }
+        ready!(self.writing.poll_ready(context));
+        let written = write(Pin::new(&mut self.stream), context);
+        self.writing.count(&written);
+        match written {
+            Poll::Ready(Ok(fetched)) => {
+                self.peer.unfetched.grow(fetched);
+                self.frames.fetch(fetched);
+                Poll::Ready(Ok(fetched))
+            }
+            Poll::Ready(Err(error)) if self.frames.stage() == OpeningStage::Plain => {
+                Poll::Ready(Err(error))
+            }
+            Poll::Ready(Err(error)) => {
+                self.end.begin(Some(error), &self.peer.unfetched);
+                // Its reader may sleep.
+                context.waker().wake_by_ref();
+                Poll::Ready(Ok(bytes))
+            }
+            // A client that reads nothing makes the library wait here, not for its next frame.
             Poll::Pending => match self.poll_limits(context) {
                 Ok(()) => Poll::Pending,
                 Err(error) => Poll::Ready(Err(error)),
             },
-            done => done,
         }
+    }
+
+    /// The library hears of the client's end when no request waits any more.
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.end.poll(context, &self.peer.unfetched)
     }
 }
 
 impl Drop for ServerConnection {
     fn drop(&mut self) {
+        self.peer.unfetched.end();
         // A connection of HTTP/1.1 ends with its last answer, and one that was said to end does.
         let is_plain = self.frames.stage() == OpeningStage::Plain;
-        if !self.is_left && !is_plain && !self.frames.is_leaving() {
+        if !self.end.has_begun() && !is_plain && !self.frames.is_leaving() {
             self.caller.throttle.hang_up(self.caller.addr, Instant::now());
-        }
-    }
-}
-
-impl YieldBudget {
-    /// Counts the bytes that a connection took; one that takes no more ends the budget's period.
-    fn count(&mut self, written: &Poll<io::Result<usize>>) {
-        match written {
-            Poll::Ready(Ok(bytes)) => self.spend(*bytes),
-            Poll::Ready(Err(_)) | Poll::Pending => *self = YieldBudget::default(),
         }
     }
 }
@@ -206,20 +224,30 @@ impl AsyncRead for ServerConnection {
         context: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.end.has_begun() {
+            self.poll_limits(context)?;
+            return self.poll_end(context);
+        }
         let before = buf.filled().len();
-        let waiting = self.peer.unfetched.crowd();
-        let Self { stream, frames, opening, is_left, .. } = &mut *self;
-        let polled = frames.poll_read(Pin::new(stream), context, buf, waiting);
-        *is_left |= match &polled {
-            Poll::Ready(read) => read.is_err() || buf.filled().len() == before,
-            Poll::Pending => false,
-        };
+        let is_crowded = self.peer.unfetched.is_crowded();
+        let Self { stream, frames, opening, .. } = &mut *self;
+        let polled = frames.poll_read(Pin::new(stream), context, buf, is_crowded);
         if let Some(opening) = opening {
             opening.reach(frames.stage());
         }
         // After reading: bytes that are here have come in time, however late the process looks.
         self.poll_limits(context)?;
-        polled
+        let is_plain = self.frames.stage() == OpeningStage::Plain;
+        let error = match polled {
+            // A client of HTTP/1.1 may end its side, and read on.
+            polled if is_plain => return polled,
+            Poll::Ready(Ok(())) if buf.filled().len() == before => None,
+            Poll::Ready(Err(error)) if error.kind() != io::ErrorKind::QuotaExceeded => Some(error),
+            polled => return polled,
+        };
+        let Self { end, peer, .. } = &mut *self;
+        end.begin(error, &peer.unfetched);
+        self.poll_end(context)
     }
 }
 
@@ -229,10 +257,7 @@ impl AsyncWrite for ServerConnection {
         context: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, buf);
-        self.writing.count(&written);
-        self.is_left |= matches!(written, Poll::Ready(Err(_)));
-        self.poll_while_blocked(context, written)
+        self.poll_written(context, buf.len(), |stream, context| stream.poll_write(context, buf))
     }
 
     fn poll_write_vectored(
@@ -240,10 +265,10 @@ impl AsyncWrite for ServerConnection {
         context: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bufs);
-        self.writing.count(&written);
-        self.is_left |= matches!(written, Poll::Ready(Err(_)));
-        self.poll_while_blocked(context, written)
+        let bytes = bufs.iter().map(|buf| buf.len()).sum();
+        self.poll_written(context, bytes, |stream, context| {
+            stream.poll_write_vectored(context, bufs)
+        })
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -251,6 +276,9 @@ impl AsyncWrite for ServerConnection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.end.has_begun() {
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -356,8 +384,8 @@ mod tests {
         assert_eq!(second_here.stream.tcp().peer_addr().unwrap(), second.local_addr().unwrap());
     }
 
-    /// Reads until the connection ends by itself: how, and how long after it was taken. Time is the
-    /// test's, and passes when nothing else is to be done.
+    /// Reads until the connection ends by itself: how, and how long after it was taken. Time is
+    /// the test's, and passes when nothing else is to be done.
     async fn given_up(here: &mut ServerConnection, taken: Instant) -> (io::ErrorKind, Duration) {
         tokio::time::pause();
         let error = here.read_u8().await.unwrap_err();
@@ -445,8 +473,8 @@ mod tests {
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x04\0\0\0\x01a";
     const GOODBYE: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
-    /// Whether the next connection of an address waits, after three on which `said` came, of which
-    /// the client ended its side or did not, before the server was done with them.
+    /// Whether the next connection of an address waits, after three on which `said` came, of
+    /// which the client ended its side or did not, before the server was done with them.
     async fn waits_after(said: &[u8], client_ends: bool) -> bool {
         let (addr, mut connections, _stop) = listening(1).await;
         for _ in 0..3 {

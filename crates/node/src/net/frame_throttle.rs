@@ -1,18 +1,24 @@
-//! Throttles a client that sends frames without a request faster than any client needs to.
+//! Throttles a client that sends frames without a request faster than any client needs to, and
+//! hangs up on one that goes on with it.
 //!
-//! The server library answers settings and pings as fast as they come, and each costs it as much as
-//! a small request: a few connections full of them would take the cores from everybody else. A
-//! client is not cut off for it: one that measures its bandwidth by pings sends some thousand in a
-//! second, and waits a little at worst.
+//! The server library answers settings and pings as fast as they come, and each costs it as much
+//! as a small request: a few connections full of them would take the cores from everybody else. A
+//! client is not cut off for some: one that measures its bandwidth by pings sends some thousand
+//! in a second, and waits a little at worst. One that is never done is. Its kernel goes on to
+//! deliver megabytes of frames when the client itself is long gone, so a flooder that connects
+//! anew every other second would have one more connection each time.
 
+use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
 /// The part of a second's frames that may come at once.
 const BURST_PARTS: u32 = 10;
+/// How long more may come than that, without a moment in which all is done.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A rate of frames without a request, kept to by pauses in reading (the generic cell rate
 /// algorithm: of the past, only the time is kept at which all frames so far were due).
@@ -21,6 +27,8 @@ pub(crate) struct FrameThrottle {
     /// From one frame to the next.
     interval: Duration,
     due: Instant,
+    /// The first pause since all frames so far were due.
+    paused_since: Option<Instant>,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -31,8 +39,8 @@ impl FrameThrottle {
     ///
     /// `per_second` is 0.
     pub(crate) fn new(per_second: u32) -> Self {
-        let now = Instant::now();
-        Self { interval: Duration::from_secs(1) / per_second, due: now, pause: None }
+        let interval = Duration::from_secs(1) / per_second;
+        Self { interval, due: Instant::now(), paused_since: None, pause: None }
     }
 
     /// The same, whose first frames are read at `begins`.
@@ -46,17 +54,32 @@ impl FrameThrottle {
         if frames == 0 {
             return;
         }
-        let now = Instant::now();
+        let (now, burst) = (Instant::now(), Duration::from_secs(1) / BURST_PARTS);
+        if self.due <= now {
+            self.paused_since = None;
+        }
         self.due = self.due.max(now) + self.interval * frames;
-        if self.due > now + Duration::from_secs(1) / BURST_PARTS {
-            self.pause = Some(Box::pin(tokio::time::sleep_until(self.due)));
+        let until = self.due - burst;
+        if until > now {
+            self.paused_since.get_or_insert(now);
+            self.pause = Some(Box::pin(tokio::time::sleep_until(until)));
         }
     }
 
     /// Ready if the next bytes may be read; wakes the task when they may.
-    pub(crate) fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.pause.take_if(|pause| pause.as_mut().poll(context).is_ready());
-        if self.pause.is_some() { Poll::Pending } else { Poll::Ready(()) }
+    ///
+    /// # Errors
+    ///
+    /// The client has flooded for too long.
+    pub(crate) fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(pause) = &mut self.pause {
+            ready!(pause.as_mut().poll(context));
+            self.pause = None;
+            if self.paused_since.is_some_and(|since| since.elapsed() >= PATIENCE) {
+                return Poll::Ready(Err(io::ErrorKind::QuotaExceeded.into()));
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -66,13 +89,17 @@ mod tests {
 
     use super::*;
 
+    async fn ready(throttle: &mut FrameThrottle) -> io::Result<()> {
+        poll_fn(|context| throttle.poll_ready(context)).await
+    }
+
     async fn time_of(rounds: u32, frames: u32, throttle: &mut FrameThrottle) -> Duration {
         let began = Instant::now();
         for _ in 0..rounds {
-            poll_fn(|context| throttle.poll_ready(context)).await;
+            ready(throttle).await.unwrap();
             throttle.count(frames);
         }
-        poll_fn(|context| throttle.poll_ready(context)).await;
+        ready(throttle).await.unwrap();
         began.elapsed()
     }
 
@@ -80,13 +107,42 @@ mod tests {
     async fn a_flood_is_taken_at_the_rate_and_a_burst_at_once() {
         let mut throttle = FrameThrottle::new(1000);
         assert_eq!(time_of(100, 1, &mut throttle).await, Duration::ZERO);
-        let flood = time_of(100, 50, &mut throttle).await;
+        let flood = time_of(80, 50, &mut throttle).await;
         assert!(
-            (Duration::from_secs(5)..Duration::from_millis(5200)).contains(&flood),
+            (Duration::from_secs(4)..Duration::from_millis(4200)).contains(&flood),
             "{flood:?}"
         );
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(time_of(2, 50, &mut throttle).await, Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_comes_steadily_and_not_in_bursts() {
+        let mut throttle = FrameThrottle::new(1000);
+        time_of(100, 1, &mut throttle).await;
+        for _ in 0..10 {
+            let five = time_of(1, 5, &mut throttle).await;
+            assert!(five <= Duration::from_millis(6), "{five:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_floods_on_is_hung_up_on_and_one_that_rests_is_not() {
+        let mut throttle = FrameThrottle::new(1000);
+        for _ in 0..10 {
+            time_of(80, 50, &mut throttle).await;
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        let began = Instant::now();
+        let error = loop {
+            match ready(&mut throttle).await {
+                Ok(()) => throttle.count(50),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
+        let flood = began.elapsed();
+        assert!((PATIENCE..PATIENCE + Duration::from_millis(200)).contains(&flood), "{flood:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,53 +3,59 @@
 //! The library takes whatever has come before it lets another connection go on: some thousand
 //! frames, each of which may cost a write or a request of its own. A thread serves many
 //! connections, so one that is full of frames would hold up all others for tens of milliseconds.
-//! Here a connection yields after some frames; what was read beyond them waits. Decision 61
+//! Here a connection yields after some frames; what was read beyond them waits. The turns are
+//! those of deficit round robin (Shreedhar and Varghese, 1996), with less for clients that have
+//! fetched little so far, or ask for more than they fetch. Decision 61
 //! (`docs/decisions/0061-connections-take-turns.md`) has the measurements.
 
 use std::io;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker, ready};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, BytesMut};
-use parking_lot::Mutex;
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use crate::net::client_frames::{ClientFrames, OpeningStage};
 use crate::net::frame_throttle::FrameThrottle;
+use crate::net::turn_gate::TurnGate;
 
-/// The weight of the frames of one turn, some hundred microseconds of work: eight requests, or two
-/// settings.
+/// The weight of the frames of one turn, some hundred microseconds of work: eight requests, or
+/// two settings.
 const TURN_WEIGHT: u32 = 16;
-/// Requests that wait for room for their answers: with so many more, the weight of a frame is one
-/// more time what it is. A client that asks for much and fetches nothing has short turns.
-const WAITING_STEP: u32 = 8;
-
+/// That of a new connection, and of one on which requests wait for room for their answers: one
+/// request. It is not less, for a client that is gone is noticed when all that it had sent has
+/// been read.
+const FIRST_TURN_WEIGHT: u32 = 2;
+/// Bytes that a client has to fetch for each further weight: some ten answers. Four that ask for
+/// a thousand things as soon as they are here, and never fetch one, have a fifth of the turns of
+/// a client that has been served before.
+const BYTES_PER_WEIGHT: usize = 1 << 10;
 /// The frames of a connection, in turns and at their rate.
 #[derive(Debug)]
 pub(crate) struct FrameTurns {
     frames: ClientFrames,
     throttle: FrameThrottle,
-    /// Of the turn that is under way.
-    weight_left: u32,
-    /// The turn that is waited for.
-    next: Option<Arc<NextTurn>>,
+    /// Bytes that the client has fetched, as far as they count.
+    fetched_bytes: usize,
+    /// The weight of what may be read, by deficit round robin: a turn gives its weight, and what
+    /// was read beyond it is owed.
+    credit: i64,
+    gate: TurnGate,
     /// Read beyond the turn: no more than a buffer of the library.
     held: BytesMut,
 }
 
 impl FrameTurns {
-    /// The frames of a new connection, of which those without a request weigh this much in a second
-    /// at most. The first of them are read at `begins`.
+    /// The frames of a new connection, of which those without a request weigh this much in a
+    /// second at most. The first of them are read at `begins`.
     pub(crate) fn new(control_frames_per_s: u32, begins: Option<Instant>) -> Self {
         Self {
             frames: ClientFrames::new(),
             throttle: FrameThrottle::new(control_frames_per_s).beginning(begins),
-            weight_left: TURN_WEIGHT,
-            next: None,
+            fetched_bytes: 0,
+            credit: FIRST_TURN_WEIGHT.into(),
+            gate: TurnGate::default(),
             held: BytesMut::new(),
         }
     }
@@ -64,31 +70,37 @@ impl FrameTurns {
         self.frames.is_leaving()
     }
 
-    /// Reads the next bytes of the turn; wakes the task when its next turn may begin. `waiting`
-    /// requests of the connection wait for room.
+    /// Counts bytes that the client has fetched: its turns become longer.
+    pub(crate) fn fetch(&mut self, bytes: usize) {
+        let most = (TURN_WEIGHT - FIRST_TURN_WEIGHT) as usize * BYTES_PER_WEIGHT;
+        self.fetched_bytes = (self.fetched_bytes + bytes.min(most)).min(most);
+    }
+
+    /// Reads the next bytes of the turn; wakes the task when its next turn may begin, a short one
+    /// if the connection `is_crowded`: requests of it wait for room.
     pub(crate) fn poll_read(
         &mut self,
         stream: Pin<&mut impl AsyncRead>,
         context: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
-        waiting: u32,
+        is_crowded: bool,
     ) -> Poll<io::Result<()>> {
-        ready!(self.throttle.poll_ready(context));
-        ready!(self.poll_turn(context));
+        ready!(self.throttle.poll_ready(context))?;
+        ready!(self.poll_turn(context, is_crowded));
         if self.held.is_empty() {
             let before = buf.filled().len();
             let Poll::Ready(read) = stream.poll_read(context, buf) else {
                 // Nothing is left to take turns for: without it, gets in batches are 8 % fewer.
-                self.weight_left = TURN_WEIGHT;
+                self.credit = self.turn_weight();
                 return Poll::Pending;
             };
             read?;
-            let end = before + self.take(&buf.filled()[before..], waiting);
+            let end = before + self.take(&buf.filled()[before..]);
             self.held.extend_from_slice(&buf.filled()[end..]);
             buf.set_filled(end);
         } else {
             let mut held = std::mem::take(&mut self.held);
-            let taken = self.take(&held[..held.len().min(buf.remaining())], waiting);
+            let taken = self.take(&held[..held.len().min(buf.remaining())]);
             buf.put_slice(&held[..taken]);
             held.advance(taken);
             self.held = held;
@@ -97,63 +109,25 @@ impl FrameTurns {
     }
 
     /// Ready while the turn lasts; wakes the task when the next one may begin.
-    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.weight_left > 0 {
-            return Poll::Ready(());
+    fn poll_turn(&mut self, context: &mut Context<'_>, is_crowded: bool) -> Poll<()> {
+        while self.credit <= 0 {
+            ready!(self.gate.poll_next(context));
+            self.credit += if is_crowded { FIRST_TURN_WEIGHT.into() } else { self.turn_weight() };
         }
-        match &self.next {
-            None => self.next = Some(NextTurn::after_others(context.waker())),
-            Some(next) if next.has_begun(context.waker()) => {
-                self.next = None;
-                self.weight_left = TURN_WEIGHT;
-                return Poll::Ready(());
-            }
-            Some(_) => {}
-        }
-        Poll::Pending
+        Poll::Ready(())
+    }
+
+    fn turn_weight(&self) -> i64 {
+        i64::from(FIRST_TURN_WEIGHT) + (self.fetched_bytes / BYTES_PER_WEIGHT) as i64
     }
 
     /// Counts these bytes to the turn, as far as it goes; the number of those that are of it.
-    fn take(&mut self, bytes: &[u8], waiting: u32) -> usize {
-        let times = 1 + waiting / WAITING_STEP;
-        let taken = self.frames.read(bytes, self.weight_left / times);
+    fn take(&mut self, bytes: &[u8]) -> usize {
+        let taken = self.frames.read(bytes, self.credit.clamp(0, TURN_WEIGHT.into()) as u32);
         let weight = self.frames.take_weight();
-        self.weight_left = self.weight_left.saturating_sub(weight.all.saturating_mul(times));
+        self.credit -= i64::from(weight.all);
         self.throttle.count(weight.control);
         taken
-    }
-}
-
-/// The next turn of a connection. It begins when the runtime has polled the tasks that are ready:
-/// a connection that only woke itself would go on at once, for its library reads again for each
-/// request that it hands on.
-#[derive(Debug)]
-struct NextTurn {
-    has_begun: AtomicBool,
-    connection: Mutex<Waker>,
-}
-
-impl NextTurn {
-    fn after_others(connection: &Waker) -> Arc<Self> {
-        let connection = Mutex::new(connection.clone());
-        let next = Arc::new(Self { has_begun: AtomicBool::new(false), connection });
-        let waker = Waker::from(Arc::clone(&next));
-        // It is pending: the runtime keeps the waker until others have had their turns.
-        let _ = pin!(yield_now()).poll(&mut Context::from_waker(&waker));
-        next
-    }
-
-    /// Whether it is here; else it wakes `connection` when it is.
-    fn has_begun(&self, connection: &Waker) -> bool {
-        self.connection.lock().clone_from(connection);
-        self.has_begun.load(Ordering::Acquire)
-    }
-}
-
-impl Wake for NextTurn {
-    fn wake(self: Arc<Self>) {
-        self.has_begun.store(true, Ordering::Release);
-        self.connection.lock().wake_by_ref();
     }
 }
 
@@ -167,15 +141,31 @@ mod tests {
     /// Priority, which asks for no answer.
     const SMALL: &[u8] = b"\0\0\x05\x02\0\0\0\0\x03\0\0\0\0\0";
 
-    /// Reads all of `sent`: what came, and how often the reader had to yield.
-    async fn read_all(sent: &[u8], buffer_bytes: usize, waiting: u32) -> (Vec<u8>, usize) {
+    /// The turns of a client that has been served.
+    fn long_turns() -> FrameTurns {
         let mut turns = FrameTurns::new(1_000_000, None);
+        turns.fetch(usize::MAX);
+        turns.credit = turns.turn_weight();
+        turns
+    }
+
+    /// Reads all of `sent`: what came, and how often the reader had to yield.
+    async fn read_all(sent: &[u8], buffer_bytes: usize) -> (Vec<u8>, usize) {
+        read_in(long_turns(), sent, buffer_bytes, false).await
+    }
+
+    async fn read_in(
+        mut turns: FrameTurns,
+        sent: &[u8],
+        buffer_bytes: usize,
+        is_crowded: bool,
+    ) -> (Vec<u8>, usize) {
         let (mut stream, mut came, mut yields) = (sent, vec![], 0);
         let mut buffer = vec![0; buffer_bytes];
         loop {
             let mut buf = ReadBuf::new(&mut buffer);
             poll_fn(|context| {
-                let polled = turns.poll_read(Pin::new(&mut stream), context, &mut buf, waiting);
+                let polled = turns.poll_read(Pin::new(&mut stream), context, &mut buf, is_crowded);
                 yields += usize::from(polled.is_pending());
                 polled
             })
@@ -193,7 +183,7 @@ mod tests {
         let count = 1000;
         let sent = [PREFACE, &SMALL.repeat(count)].concat();
         for buffer_bytes in [1, 9, 100, 8192, 1 << 20] {
-            let (came, yields) = read_all(&sent, buffer_bytes, 0).await;
+            let (came, yields) = read_all(&sent, buffer_bytes).await;
             assert_eq!(came, sent, "buffers of {buffer_bytes}");
             let turns = (count + 8) / TURN_WEIGHT as usize;
             assert!((turns..=turns + 1).contains(&yields), "{yields} of {buffer_bytes}");
@@ -201,8 +191,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_turn_is_over_however_often_it_is_asked_for_more() {
+    async fn the_turns_of_a_new_connection_are_short_until_it_has_fetched_something() {
+        let sent = [PREFACE, &SMALL.repeat(100)].concat();
+        let (_, yields) = read_in(FrameTurns::new(1_000_000, None), &sent, 8192, false).await;
+        assert!((53..=55).contains(&yields), "two frames a turn: {yields}");
         let mut turns = FrameTurns::new(1_000_000, None);
+        assert_eq!(turns.turn_weight(), 2);
+        for weight in 3..=TURN_WEIGHT {
+            turns.fetch(BYTES_PER_WEIGHT);
+            assert_eq!(turns.turn_weight(), i64::from(weight));
+        }
+        turns.fetch(1 << 30);
+        assert_eq!(turns.turn_weight(), i64::from(TURN_WEIGHT));
+    }
+
+    #[tokio::test]
+    async fn a_turn_is_over_however_often_it_is_asked_for_more() {
+        let mut turns = long_turns();
         let sent = [PREFACE, &SMALL.repeat(100)].concat();
         let mut stream = &sent[..];
         let (mut polls, mut came) = (0, 0);
@@ -211,7 +216,7 @@ mod tests {
             let mut buffer = [0; 8192];
             for _ in 0..1000 {
                 let mut buf = ReadBuf::new(&mut buffer);
-                if turns.poll_read(Pin::new(&mut stream), context, &mut buf, 0).is_ready() {
+                if turns.poll_read(Pin::new(&mut stream), context, &mut buf, false).is_ready() {
                     came += buf.filled().len();
                 }
             }
@@ -225,19 +230,16 @@ mod tests {
     async fn large_data_and_http_1_are_not_cut() {
         let data = [b"\0\xff\xff\0\0\0\0\0\x01".as_slice(), &[7; 0xffff]].concat();
         let sent = [PREFACE, &data].concat();
-        assert_eq!(read_all(&sent, 1 << 20, 0).await, (sent, 0));
+        assert_eq!(read_all(&sent, 1 << 20).await, (sent, 0));
         let plain = b"GET /metrics HTTP/1.1\r\n\r\n".repeat(1000);
-        assert_eq!(read_all(&plain, 8192, 0).await, (plain, 0));
+        assert_eq!(read_all(&plain, 8192).await, (plain, 0));
     }
 
     #[tokio::test]
-    async fn turns_are_short_while_many_requests_wait() {
+    async fn turns_are_short_while_requests_wait() {
         let sent = [PREFACE, &SMALL.repeat(100)].concat();
-        let (came, yields) = read_all(&sent, 8192, 7 * WAITING_STEP).await;
+        let (came, yields) = read_in(long_turns(), &sent, 8192, true).await;
         assert_eq!(came, sent);
-        assert!((50..=52).contains(&yields), "two frames a turn: {yields}");
-        let (came, yields) = read_all(&sent, 8192, 1000 * WAITING_STEP).await;
-        assert_eq!(came, sent);
-        assert!((100..=101).contains(&yields), "one frame a turn: {yields}");
+        assert!((44..=47).contains(&yields), "two frames a turn after the first: {yields}");
     }
 }

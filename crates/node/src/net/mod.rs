@@ -4,8 +4,9 @@
 //! those of an address with too many of them, `handshakes` makes those of TLS;
 //! `connection` must open in time, `client_frames` follows how far it has come and weighs frames,
 //! which `frame_turns` hands on in short turns, and `frame_throttle` slows down where they have no
-//! request; `unfetched_room` bounds long answers that no client fetches; `security` has a node's
-//! certificates.
+//! request; `write_turns` are those of answers, `turn_gate` is between two turns; `unfetched_room`
+//! bounds long answers that no client fetches, and `staged_end` ends what waits for it; `security`
+//! has a node's certificates.
 //! `answer` makes answers of plain HTTP, `refusal` those to calls that are not served;
 //! `call_deadline` ends calls whose time is over; `dial` connects to other stores. Nothing here
 //! knows what is served.
@@ -23,4 +24,7 @@ pub(crate) mod handshakes;
 pub(crate) mod listen;
 pub(crate) mod refusal;
 pub(crate) mod security;
+mod staged_end;
+mod turn_gate;
 pub(crate) mod unfetched_room;
+mod write_turns;

@@ -4,8 +4,8 @@
 //! An error in one request does not end the stream. It ends with a frame that makes no sense, with
 //! a client of another cluster, with its deadline, and when the client leaves.
 //!
-//! Backpressure: answers keep their share of the stream's budget until the connection takes them,
-//! and requests wait for the budget. So a stream whose client does not fetch its answers stops, and
+//! Backpressure: answers keep their share of the stream's budget until they are sent, and requests
+//! wait for the budget. So a stream whose client does not fetch its answers stops, and
 //! the client's own window fills up.
 
 use std::pin::{Pin, pin};
@@ -28,7 +28,6 @@ use super::row_encoder::RowEncoder;
 use super::rpc_durations::timed;
 use super::service::RawKv;
 use crate::net::call_deadline::CallDeadline;
-use crate::net::unfetched_room::AnswerRoom;
 
 /// Answers that one frame holds at most.
 const FRAME_ANSWERS_MAX: usize = 256;
@@ -42,60 +41,12 @@ const REQUEST_OVERHEAD_BYTES: usize = 512;
 const BATCH_GET_FIELD: u32 = 14;
 const SCAN_FIELD: u32 = 19;
 const BATCH_SCAN_FIELD: u32 = 21;
-/// Bytes of an answer from which on it counts among those that are not fetched: the streams of a
-/// connection are few, so shorter ones need no bound.
-const COUNTED_BYTES_MIN: usize = 16 << 10;
 /// The longest delay that an empty request may ask for.
 const DELAY_MAX: Duration = Duration::from_secs(10);
 
 /// The answers of one stream.
 pub(super) struct BatchAnswers {
-    frames: mpsc::Receiver<Result<OutgoingMessage, Status>>,
-}
-
-/// A message on its way out.
-pub(super) struct OutgoingMessage {
-    pub(super) pieces: ChunkedBody,
-    /// Given back when the last piece has been fetched.
-    _shares: Vec<BudgetShare>,
-    /// Likewise.
-    _unfetched: Option<OwnedSemaphorePermit>,
-}
-
-impl OutgoingMessage {
-    /// A message that has no part in a stream's budget.
-    pub(super) fn alone(pieces: ChunkedBody) -> OutgoingMessage {
-        OutgoingMessage { pieces, _shares: vec![], _unfetched: None }
-    }
-
-    /// The answer to a read that is no part of a stream, with its share of what the connection may
-    /// have without fetching it.
-    ///
-    /// As in a stream, an answer without room is thrown away, and made again when there is.
-    ///
-    /// # Errors
-    ///
-    /// Those of `answer`.
-    pub(super) async fn within<F>(
-        room: &AnswerRoom,
-        answer: impl Fn() -> F,
-    ) -> Result<OutgoingMessage, Status>
-    where
-        F: Future<Output = Result<ChunkedBody, Status>>,
-    {
-        loop {
-            let pieces = answer().await?;
-            let bytes = pieces.len();
-            if bytes < COUNTED_BYTES_MIN {
-                return Ok(OutgoingMessage::alone(pieces));
-            }
-            if let Some(share) = room.take(bytes) {
-                return Ok(OutgoingMessage { pieces, _shares: vec![], _unfetched: Some(share) });
-            }
-            drop(pieces);
-            room.reserve(bytes).await;
-        }
-    }
+    frames: mpsc::Receiver<Result<ChunkedBody, Status>>,
 }
 
 /// A request's share of the stream's budget, and then its answer's.
@@ -107,7 +58,7 @@ struct BudgetShare {
 type Answered = Result<(u64, BatchReply, BudgetShare), Status>;
 
 impl Stream for BatchAnswers {
-    type Item = Result<OutgoingMessage, Status>;
+    type Item = Result<ChunkedBody, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.frames.poll_recv(context)
@@ -368,7 +319,7 @@ fn rows<T: RpcResponse>(
 /// Makes frames of answers, as large as what is ready.
 async fn gather(
     mut answers: mpsc::Receiver<Answered>,
-    frames: mpsc::Sender<Result<OutgoingMessage, Status>>,
+    frames: mpsc::Sender<Result<ChunkedBody, Status>>,
 ) {
     let mut ready = Vec::with_capacity(FRAME_ANSWERS_MAX);
     loop {
@@ -397,7 +348,7 @@ async fn gather(
 }
 
 /// The next frame if there are answers for it, and why the stream ends after it, if it does.
-fn fill(answers: &mut impl Iterator<Item = Answered>) -> (Option<OutgoingMessage>, Option<Status>) {
+fn fill(answers: &mut impl Iterator<Item = Answered>) -> (Option<ChunkedBody>, Option<Status>) {
     let (mut replies, mut ids, mut shares) = (vec![], vec![], vec![]);
     let mut bytes = 0;
     let mut end = None;
@@ -419,22 +370,17 @@ fn fill(answers: &mut impl Iterator<Item = Answered>) -> (Option<OutgoingMessage
         return (None, end);
     }
     match ChunkedBody::batch(replies, &ids) {
-        Ok(pieces) => (Some(OutgoingMessage { pieces, _shares: shares, _unfetched: None }), end),
+        Ok(pieces) => (Some(pieces.keeping(shares)), end),
         Err(status) => (None, Some(status)),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use flotilla_proto::kvrpcpb::RawGetResponse;
     use prost::encoding::decode_key;
     use response::Cmd as Told;
 
     use super::*;
-    use crate::net::unfetched_room::UnfetchedRoom;
 
     #[test]
     fn rows_stand_where_the_protocol_has_them() {
@@ -446,38 +392,5 @@ mod tests {
             let bytes = Response { cmd: Some(told) }.encode_to_vec();
             assert_eq!(decode_key(&mut &bytes[..]).unwrap().0, field);
         }
-    }
-
-    /// An answer of so many bytes, and how often one was made.
-    async fn answer_within(
-        unfetched: &Arc<UnfetchedRoom>,
-        bytes: usize,
-        made: &AtomicUsize,
-    ) -> OutgoingMessage {
-        let answer = || async {
-            made.fetch_add(1, Ordering::SeqCst);
-            let value = vec![7; bytes].into();
-            ChunkedBody::message(&RawGetResponse { value, ..Default::default() })
-        };
-        OutgoingMessage::within(&AnswerRoom::of(unfetched), answer).await.unwrap()
-    }
-
-    #[tokio::test]
-    async fn long_answers_that_nobody_fetches_are_bounded_and_short_ones_pass() {
-        let unfetched = Arc::new(UnfetchedRoom::new(3 * COUNTED_BYTES_MIN));
-        let made = AtomicUsize::new(0);
-        let answer = |bytes| answer_within(&unfetched, bytes, &made);
-        let first = answer(2 * COUNTED_BYTES_MIN).await;
-        let mut second = Box::pin(answer(2 * COUNTED_BYTES_MIN));
-        let is_pending = poll_fn(|context| Poll::Ready(second.as_mut().poll(context).is_pending()));
-        assert!(is_pending.await);
-        assert_eq!(made.load(Ordering::SeqCst), 2, "it is made, and not kept");
-        answer(COUNTED_BYTES_MIN / 2).await;
-        drop(first);
-        let second = second.await;
-        assert_eq!(made.load(Ordering::SeqCst), 4, "and made again when there is room");
-        assert!(second.pieces.len() > 2 * COUNTED_BYTES_MIN);
-        drop(second);
-        assert!(unfetched.try_take(3 * COUNTED_BYTES_MIN).is_some());
     }
 }

@@ -25,6 +25,18 @@ pub(super) struct ChunkedBody {
     open: BytesMut,
 }
 
+/// The last piece of a message, with something that goes when the piece does.
+struct LastPiece<T> {
+    bytes: Bytes,
+    _kept: T,
+}
+
+impl<T> AsRef<[u8]> for LastPiece<T> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// One answer in a batch.
 #[derive(Debug)]
 pub(super) enum BatchReply {
@@ -94,6 +106,16 @@ impl ChunkedBody {
         pieces.put_rows(rows);
         pieces.close();
         Ok(pieces)
+    }
+
+    /// The same, which keeps `kept` until its last piece is dropped: when the kernel has it, not
+    /// when the connection has taken it, for the server library has a queue of its own.
+    pub(super) fn keeping(mut self, kept: impl Send + 'static) -> ChunkedBody {
+        if let Some(last) = self.whole.back_mut() {
+            let bytes = std::mem::take(last);
+            *last = Bytes::from_owner(LastPiece { bytes, _kept: kept });
+        }
+        self
     }
 
     /// Bytes of all pieces that were not taken.

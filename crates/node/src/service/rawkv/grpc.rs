@@ -30,7 +30,8 @@ use tonic::server::NamedService;
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use super::batch_commands::{self, OutgoingMessage};
+use super::batch_commands;
+use super::bounded_answer;
 use super::chunked_body::ChunkedBody;
 use super::errors::{RequestFailure, RpcResponse};
 use super::row_encoder::RowEncoder;
@@ -122,7 +123,6 @@ where
                     let durations = server.service.rpc_durations();
                     let answer = pin!(deadline.bound(answer));
                     let message = timed(Some(&durations.$handler), answer).await;
-                    let message = message.map(OutgoingMessage::alone);
                     Ok(respond(message.map(|message| once(Ok(message)))))
                 })
             };
@@ -140,7 +140,7 @@ where
                             let request = request.clone();
                             async move { $encode(service, service.$handler(request).await) }
                         };
-                        OutgoingMessage::within(&room, answer).await
+                        bounded_answer::within(&room, answer).await
                     });
                     let durations = server.service.rpc_durations();
                     let answer = pin!(deadline.bound(answer));
@@ -229,7 +229,7 @@ fn rows<T: RpcResponse + Message>(
 /// A response that has a body of `answers`, or only the status of the failed call.
 fn respond<S>(answers: Result<S, Status>) -> http::Response<Body>
 where
-    S: Stream<Item = Result<OutgoingMessage, Status>> + Send + Unpin + 'static,
+    S: Stream<Item = Result<ChunkedBody, Status>> + Send + Unpin + 'static,
 {
     match answers {
         Ok(answers) => {
@@ -245,13 +245,13 @@ where
 /// A body: answers chunk by chunk, then the status.
 struct AnswerBody<S> {
     answers: S,
-    now: Option<OutgoingMessage>,
+    now: Option<ChunkedBody>,
     ended: bool,
 }
 
 impl<S> HttpBody for AnswerBody<S>
 where
-    S: Stream<Item = Result<OutgoingMessage, Status>> + Unpin,
+    S: Stream<Item = Result<ChunkedBody, Status>> + Unpin,
 {
     type Data = Bytes;
     type Error = Status;
@@ -261,7 +261,7 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         loop {
-            if let Some(piece) = self.now.as_mut().and_then(|now| now.pieces.take()) {
+            if let Some(piece) = self.now.as_mut().and_then(ChunkedBody::take) {
                 return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
             self.now = None;
@@ -299,7 +299,7 @@ mod tests {
 
     fn poll<S>(body: &mut AnswerBody<S>) -> Polled
     where
-        S: Stream<Item = Result<OutgoingMessage, Status>> + Unpin,
+        S: Stream<Item = Result<ChunkedBody, Status>> + Unpin,
     {
         let mut context = Context::from_waker(std::task::Waker::noop());
         Pin::new(body).poll_frame(&mut context)
@@ -315,10 +315,10 @@ mod tests {
         frame.into_trailers().unwrap()["grpc-status"].to_str().unwrap().to_owned()
     }
 
-    fn long_answer() -> OutgoingMessage {
+    fn long_answer() -> ChunkedBody {
         let mut rows = RowEncoder::default();
         rows.push(b"key", &vec![1; 600 << 10]);
-        OutgoingMessage::alone(ChunkedBody::rows(rows).unwrap())
+        ChunkedBody::rows(rows).unwrap()
     }
 
     #[test]

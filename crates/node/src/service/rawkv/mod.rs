@@ -7,9 +7,11 @@
 //! are not served; `read_scheduler` keeps long reads from holding up short ones; `grpc` is the
 //! service over them, `batch_commands` its stream that carries many requests, `service` what they
 //! share, `rpc_durations` how long each call takes. Answers are encoded early: `row_encoder`
-//! encodes the rows of a scan, `chunked_body` the message around them.
+//! encodes the rows of a scan, `chunked_body` the message around them; `bounded_answer` finds room
+//! for long ones.
 
 mod batch_commands;
+mod bounded_answer;
 mod checksum;
 mod chunked_body;
 mod destroy_range;

@@ -157,8 +157,8 @@ impl RawKv {
                 Ok(value)
             }
             SizedValue::Longer(bytes) => {
+                self.check_room(bytes)?;
                 Box::pin(async {
-                    self.reserve_room(bytes).await;
                     let get = LongGet { key: key.clone(), value: None };
                     let read = SnapshotRead { view: view.clone(), reading: Some(get) };
                     let read = self.read_scheduler().read_long(read);

@@ -99,11 +99,18 @@ impl RawKv {
         Self { room: Some(Arc::clone(room)), ..self.clone() }
     }
 
-    /// Waits until an answer with a value of so many bytes has room: without, it would be read in
-    /// vain.
-    pub(super) async fn reserve_room(&self, value_bytes: usize) {
-        if let Some(room) = &self.room {
-            room.reserve(value_bytes + ANSWER_OVERHEAD_BYTES).await;
+    /// Refuses a request whose answer, with a value of so many bytes, has no room yet: what reads
+    /// it waits for the room without the request's snapshot, and begins again.
+    ///
+    /// # Errors
+    ///
+    /// `RESOURCE_EXHAUSTED`, which no client gets.
+    pub(super) fn check_room(&self, value_bytes: usize) -> Result<(), RequestFailure> {
+        match &self.room {
+            Some(room) if !room.try_reserve(value_bytes + ANSWER_OVERHEAD_BYTES) => {
+                Err(RequestFailure::Call(Status::resource_exhausted("no room for the answer")))
+            }
+            _ => Ok(()),
         }
     }
 
