@@ -3,6 +3,7 @@
 //!
 //! The frames are written by hand, so the tests hold for whatever transport the store has.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use crate::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PRIORITY, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, frame, headers, message, opening,
 };
-use crate::steady_load::{SteadyLoad, median};
+use crate::steady_load::{Latencies, SteadyLoad};
 use crate::target::Target;
 
 /// Bytes that one flood sends at most.
@@ -30,21 +31,27 @@ const FLOODERS: usize = 4;
 const REQUESTS: usize = if cfg!(debug_assertions) { 50 } else { 200 };
 /// How long a store may take to hear a whole flood, or to hang up.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A latency that is allowed whatever it is without a flood: both share two cores, with the test's
-/// own work too, and without optimisation frames are expensive.
+/// A latency that is allowed whatever it is without a flood: both share two cores, with the
+/// test's own work too, and without optimisation frames are expensive.
 const NO_TROUBLE: Duration =
     if cfg!(debug_assertions) { Duration::from_secs(10) } else { Duration::from_millis(10) };
 
-/// A time over which the latencies of a client with work to do are counted. Its rate is a third of
-/// the peak; the p99 during a flood is compared to the median of those before each flood.
-const WINDOW: Duration = Duration::from_millis(if cfg!(debug_assertions) { 200 } else { 10_000 });
+/// A time over which the latencies of a client with work to do are counted. Its rate is a third
+/// of the peak; the median p99 of some windows during a flood is compared to the median of those
+/// before each flood: a disk that others share stands still now and then.
+const WINDOW: Duration = Duration::from_millis(if cfg!(debug_assertions) { 100 } else { 4_000 });
+const FLOODED_WINDOWS: usize = 3;
 const PEAK_SHARE: f64 = 1.0 / 3.0;
 /// Of a client with work to do: while a flood begins it wants a third of a core of two that the
 /// store, the flooders and the client itself share.
 const NO_TROUBLE_AT_WORK: Duration =
     if cfg!(debug_assertions) { NO_TROUBLE } else { Duration::from_millis(100) };
-/// Memory that the allocator keeps between pieces that are in use, after clients by the dozen have
-/// fetched nothing of 32 MiB each: it would give it back if it were asked to.
+/// Memory that a store may take while it is flooded: each of the flooders may have a thousand
+/// requests and 32 MiB of answers, and as many of the flooders before them may be on their way
+/// out.
+const FLOODED_BYTES_MAX: u64 = 512 << 20;
+/// Memory that the allocator keeps between pieces that are in use, after clients by the dozen
+/// have fetched nothing of 32 MiB each: it would give it back if it were asked to.
 const KEPT_BYTES_MAX: u64 = 128 << 20;
 /// A flooder begins anew, though it was not cut off.
 const FLOODS_ANEW: Duration = Duration::from_secs(2);
@@ -53,7 +60,7 @@ const FLOODS_ANEW: Duration = Duration::from_secs(2);
 struct Flood {
     name: &'static str,
     opening: Vec<u8>,
-    piece: Box<dyn Fn(u32) -> Vec<u8> + Send + Sync>,
+    piece: Box<dyn Fn(u32) -> Vec<u8>>,
     /// Whether the flooder reads what comes back.
     reads: bool,
 }
@@ -65,8 +72,25 @@ fn stream(round: u32) -> u32 {
     (round * 2 + 1) & 0x7fff_ffff
 }
 
+/// All floods, or the one that the environment names: for measuring.
 fn floods(large: &Bytes) -> Vec<Flood> {
-    let of = |name, opening, reads, piece: Box<dyn Fn(u32) -> Vec<u8> + Send + Sync>| Flood {
+    let mut floods = all_floods(large);
+    if let Ok(name) = std::env::var("FLOTILLA_FLOOD") {
+        floods.retain(|flood| flood.name == name);
+        assert!(!floods.is_empty(), "there is no flood {name}");
+    }
+    floods
+}
+
+/// The opening of a connection, and one frame more.
+fn opening_with(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = opening();
+    frame(&mut bytes, kind, flags, stream, payload);
+    bytes
+}
+
+fn all_floods(large: &Bytes) -> Vec<Flood> {
+    let of = |name, opening, reads, piece: Box<dyn Fn(u32) -> Vec<u8>>| Flood {
         name,
         opening,
         piece,
@@ -79,22 +103,12 @@ fn floods(large: &Bytes) -> Vec<Flood> {
             bytes
         }
     };
-    let endless = {
-        let mut bytes = opening();
-        frame(&mut bytes, HEADERS, 0, 1, &headers(GET));
-        bytes
-    };
-    let with_stream = {
-        let mut bytes = opening();
-        frame(&mut bytes, HEADERS, END_HEADERS, 1, &headers(GET));
-        bytes
-    };
-    let no_window = {
-        let mut bytes = opening();
-        // SETTINGS_INITIAL_WINDOW_SIZE, 0: no answer may be sent.
-        frame(&mut bytes, SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
-        bytes
-    };
+    let endless = opening_with(HEADERS, 0, 1, &headers(GET));
+    let with_stream = opening_with(HEADERS, END_HEADERS, 1, &headers(GET));
+    // SETTINGS_INITIAL_WINDOW_SIZE, 0: no answer may be sent.
+    let no_window = opening_with(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let mut wide_windows = opening_with(SETTINGS, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]);
+    frame(&mut wide_windows, WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0, 0]);
     let call = |large: &Bytes| {
         let large = large.clone();
         move |round| {
@@ -135,49 +149,69 @@ fn floods(large: &Bytes) -> Vec<Flood> {
         of("empty data", with_stream, true, Box::new(one(DATA, 0, 1, &[]))),
         of("windows of nothing", no_window, true, Box::new(call(large))),
         of("answers, unread", opening(), false, Box::new(call(large))),
+        of("answers in wide windows, unread", wide_windows, false, Box::new(call(large))),
     ]
 }
 
-/// Sends a flood until it is over or the store hangs up; how many bytes.
-async fn flood(addr: &str, flood: &Flood) -> usize {
-    let Ok(mut stream) = TcpStream::connect(addr).await else { return 0 };
-    let (mut reader, mut writer) = stream.split();
-    let writing = async {
-        let mut sent = 0;
-        let mut bytes = flood.opening.clone();
+impl Flood {
+    /// All that one connection sends, in pieces that are written at once. It is made before the
+    /// flood: a flooder that made it meanwhile would take a core from the client that behaves.
+    fn writes(&self) -> Vec<Bytes> {
+        let mut writes = vec![];
+        let (mut bytes, mut sent) = (self.opening.clone(), 0);
         for round in 0.. {
-            bytes.extend((flood.piece)(round));
+            bytes.extend((self.piece)(round));
             if bytes.len() < 1 << 14 {
                 continue;
             }
-            if sent >= FLOOD_BYTES || writer.write_all(&bytes).await.is_err() {
+            if sent >= FLOOD_BYTES {
                 break;
             }
             sent += bytes.len();
-            bytes.clear();
+            writes.push(Bytes::from(std::mem::take(&mut bytes)));
         }
-        sent
+        writes
+    }
+}
+
+/// Sends a flood until it is over or the store hangs up. One that `stays` is not over by itself:
+/// its connection is full, or has sent all.
+async fn flood(addr: &str, writes: &[Bytes], reads: bool, stays: bool) {
+    let Ok(mut stream) = TcpStream::connect(addr).await else { return };
+    let (mut reader, mut writer) = stream.split();
+    let writing = async {
+        for bytes in writes {
+            if writer.write_all(bytes).await.is_err() {
+                return;
+            }
+        }
+        if stays {
+            pending::<()>().await;
+        }
     };
     let reading = async {
+        if !reads {
+            pending::<()>().await;
+        }
         let mut sink = vec![0; 1 << 16];
-        while flood.reads && matches!(reader.read(&mut sink).await, Ok(1..)) {}
-        std::future::pending::<usize>().await
+        while matches!(reader.read(&mut sink).await, Ok(1..)) {}
     };
     tokio::select! {
-        sent = writing => sent,
-        never = reading => never,
+        () = writing => (),
+        () = reading => (),
     }
 }
 
 /// Begins a flood from several connections, each of which ends after `limit` at the latest, and
 /// then floods `anew` or not.
-fn begin(target: &Target, case: &Arc<Flood>, limit: Duration, anew: bool) -> JoinSet<()> {
+fn begin(target: &Target, case: &Flood, limit: Duration, anew: bool) -> JoinSet<()> {
     let mut flooders = JoinSet::new();
+    let writes: Arc<[Bytes]> = case.writes().into();
     for _ in 0..FLOODERS {
-        let (addr, case) = (target.raw_addr.clone(), Arc::clone(case));
+        let (addr, writes, reads) = (target.raw_addr.clone(), Arc::clone(&writes), case.reads);
         let flooding = async move {
             loop {
-                let _ = timeout(limit, flood(&addr, &case)).await;
+                let _ = timeout(limit, flood(&addr, &writes, reads, anew)).await;
                 if !anew {
                     return;
                 }
@@ -215,7 +249,6 @@ async fn are_not_felt(mut target: Target) {
     let before = target.resident_bytes();
     for case in floods(&large) {
         let calm = latency(&mut target).await;
-        let case = Arc::new(case);
         let mut flooders = begin(&target, &case, PATIENCE, false);
         let under = latency(&mut target).await;
         // Those that nobody reads, or that no window lets on, wait for ever.
@@ -247,17 +280,22 @@ async fn are_not_felt_at_work(mut target: Target) {
     let (mut calm, mut under) = (vec![], vec![]);
     for case in floods(&large) {
         calm.push(load.latencies(rate, WINDOW).await);
-        let case = Arc::new(case);
         let mut flooders = begin(&target, &case, FLOODS_ANEW, true);
-        let flooded = load.latencies(rate, WINDOW).await;
+        let mut windows = vec![];
+        for _ in 0..FLOODED_WINDOWS {
+            windows.push(load.latencies(rate, WINDOW).await);
+        }
+        let flooded = Latencies::median(&windows);
+        let growth = target.resident_bytes().saturating_sub(before);
         flooders.shutdown().await;
-        println!("{}: p99 {:?} without, {flooded:?} under it", case.name, calm[calm.len() - 1]);
+        let last = calm[calm.len() - 1];
+        println!("{}: p99 {last:?} without, {flooded:?} under it, {growth} bytes", case.name);
+        assert!(growth <= FLOODED_BYTES_MAX, "{}: grown by {growth} bytes", case.name);
         under.push((case.name, flooded));
         target.serves().await;
         target.shrinks_back(before + KEPT_BYTES_MAX).await;
     }
-    let put = median(calm.iter().map(|it| it.put).collect());
-    let get = median(calm.iter().map(|it| it.get).collect());
+    let Latencies { put, get } = Latencies::median(&calm);
     println!("p99 without: put {put:?}, get {get:?}");
     for (name, p99) in &under {
         let ratios = [(p99.put, put), (p99.get, get)].map(|(it, calm)| it.div_duration_f64(calm));

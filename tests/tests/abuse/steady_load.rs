@@ -29,6 +29,16 @@ pub(crate) struct Latencies {
     pub(crate) get: Duration,
 }
 
+impl Latencies {
+    /// The middle ones of some times.
+    pub(crate) fn median(of: &[Self]) -> Self {
+        Self {
+            put: median(of.iter().map(|it| it.put).collect()),
+            get: median(of.iter().map(|it| it.get).collect()),
+        }
+    }
+}
+
 impl SteadyLoad {
     pub(crate) async fn new(target: &mut Target) -> Self {
         let mut keys = vec![];
@@ -116,7 +126,7 @@ fn p99(mut latencies: Vec<Duration>) -> Duration {
 }
 
 /// The middle one.
-pub(crate) fn median(mut latencies: Vec<Duration>) -> Duration {
+fn median(mut latencies: Vec<Duration>) -> Duration {
     latencies.sort_unstable();
     latencies[latencies.len() / 2]
 }

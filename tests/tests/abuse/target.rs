@@ -23,6 +23,9 @@ const SHRINKS_WITHIN: Duration = Duration::from_secs(if cfg!(debug_assertions) {
 /// An answer may be as large as the server likes.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
+/// Regions stay what they are, whatever the load: requests here find none again.
+const UNSPLIT: &str = "[split]\nautomatic = false\n";
+
 /// One store with four regions: borders at 0x4000, 0x8000 and 0xc000.
 pub(crate) struct Target {
     pub(crate) cluster: Processes,
@@ -51,7 +54,7 @@ impl Target {
         let certificates = Certificates::new(1).await;
         let mut cluster = Self::plan();
         let tls = certificates.settings("required", "store-s0");
-        cluster.configure(0, &format!("{}{tls}", cluster.settings(0)));
+        cluster.configure(0, &format!("{}{UNSPLIT}{tls}", cluster.settings(0)));
         cluster.start_all();
         cluster.ready_by(certificates.config("client-app")).await;
         let addr = cluster.endpoints()[0].clone();
@@ -63,10 +66,9 @@ impl Target {
         Self::new(cluster, raw_addr, channel, background)
     }
 
-    /// Its regions stay what they are, whatever the load: requests here find none again.
     fn plan() -> Processes {
         let cluster = Processes::plan(1, 4);
-        cluster.configure(0, &format!("{}[split]\nautomatic = false\n", cluster.settings(0)));
+        cluster.configure(0, &format!("{}{UNSPLIT}", cluster.settings(0)));
         cluster
     }
 
