@@ -31,8 +31,9 @@ settings! {
         pub error_resets_max: usize,
         /// Frames without a request in a second: pings, settings, windows, resets, empty data.
         /// Settings, resets and empty data count as eight, pings as four, for they cost as much
-        /// more. A tenth of it may come at once; what comes faster is read later, and a
-        /// connection on which it does for 5 s without a rest is ended.
+        /// more. A tenth of it may come at once, and each 4 KiB that the client fetches allow for
+        /// one more. Frames that come faster are read later; a connection with more of them for 5
+        /// s without a moment in which all are read is ended.
         #[key(count(100, 10_000_000))]
         pub control_frames_per_s: u32,
         /// A client that is silent for this long is pinged. Clients of TiKV ping as often

@@ -17,8 +17,13 @@ use tokio::time::{Instant, Sleep};
 
 /// The part of a second's frames that may come at once.
 const BURST_PARTS: u32 = 10;
-/// How long more may come than that, without a moment in which all is done.
+/// How long more may come than that, without a moment in which all that has come is read. A
+/// client that waits for an answer to its last ping has such moments, however many it sends.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Fetched bytes that allow for one frame more. Clients open their windows once for each 16 KiB,
+/// of the stream and of the connection, or less often.
+const BYTES_PER_FRAME: u32 = 4 << 10;
 
 /// A rate of frames without a request, kept to by pauses in reading (the generic cell rate
 /// algorithm: of the past, only the time is kept at which all frames so far were due).
@@ -27,7 +32,7 @@ pub(crate) struct FrameThrottle {
     /// From one frame to the next.
     interval: Duration,
     due: Instant,
-    /// The first pause since all frames so far were due.
+    /// The first pause since all frames so far were due, or all that had come was read.
     paused_since: Option<Instant>,
     pause: Option<Pin<Box<Sleep>>>,
 }
@@ -64,6 +69,19 @@ impl FrameThrottle {
             self.paused_since.get_or_insert(now);
             self.pause = Some(Box::pin(tokio::time::sleep_until(until)));
         }
+    }
+
+    /// Allows for the frames by which a client opens its windows for the bytes that it has
+    /// fetched.
+    pub(crate) fn fetch(&mut self, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let frames = self.interval * bytes / BYTES_PER_FRAME;
+        self.due = self.due.checked_sub(frames).unwrap_or(self.due);
+    }
+
+    /// All that has come is read: this is no flood.
+    pub(crate) fn rest(&mut self) {
+        self.paused_since = None;
     }
 
     /// Ready if the next bytes may be read; wakes the task when they may.
@@ -143,6 +161,25 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
         let flood = began.elapsed();
         assert!((PATIENCE..PATIENCE + Duration::from_millis(200)).contains(&flood), "{flood:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_waits_for_answers_is_throttled_and_not_hung_up_on() {
+        let mut throttle = FrameThrottle::new(1000);
+        let began = Instant::now();
+        while began.elapsed() < 4 * PATIENCE {
+            time_of(1, 4, &mut throttle).await;
+            throttle.rest();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_fetches_much_may_open_its_windows_as_often() {
+        let mut throttle = FrameThrottle::new(100);
+        for _ in 0..1000 {
+            throttle.fetch(16 << 10);
+            assert_eq!(time_of(1, 2, &mut throttle).await, Duration::ZERO);
+        }
     }
 
     #[tokio::test(start_paused = true)]
