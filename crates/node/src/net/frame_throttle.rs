@@ -17,8 +17,9 @@ use tokio::time::{Instant, Sleep};
 
 /// The part of a second's frames that may come at once.
 const BURST_PARTS: u32 = 10;
-/// How long more may come than that, without a moment in which all that has come is read. A
-/// client that waits for an answer to its last ping has such moments, however many it sends.
+/// The time for which more may come than that, without a moment in which all that has come is
+/// read. A client that waits for an answer to its last ping has such moments, however many it
+/// sends.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Fetched bytes that allow for one frame more. Clients open their windows once for each 16 KiB,
