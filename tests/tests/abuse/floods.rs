@@ -31,8 +31,8 @@ const FLOODERS: usize = 4;
 const REQUESTS: usize = if cfg!(debug_assertions) { 50 } else { 200 };
 /// How long a store may take to hear a whole flood, or to hang up.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A latency that is allowed whatever it is without a flood: both share two cores, with the
-/// test's own work too, and without optimisation frames are expensive.
+/// A latency that is allowed whatever it is without a flood: both share two cores, with the test's
+/// own work too, and without optimisation frames are expensive.
 const NO_TROUBLE: Duration =
     if cfg!(debug_assertions) { Duration::from_secs(10) } else { Duration::from_millis(10) };
 
@@ -51,8 +51,8 @@ const NO_TROUBLE_AT_WORK: Duration =
 /// requests and 32 MiB of answers, and as many of the flooders before them may be on their way
 /// out.
 const FLOODED_BYTES_MAX: u64 = 512 << 20;
-/// Memory that the allocator keeps between pieces that are in use, after clients by the dozen
-/// have fetched nothing of 32 MiB each: it would give it back if it were asked to.
+/// Memory that the allocator keeps between pieces that are in use, after clients by the dozen have
+/// fetched nothing of 32 MiB each: it would give it back if it were asked to.
 const KEPT_BYTES_MAX: u64 = 128 << 20;
 /// A flooder begins anew, though it was not cut off.
 const FLOODS_ANEW: Duration = Duration::from_secs(2);

@@ -8,8 +8,8 @@ use super::key::{HOUR, KIB, MIB, MINUTE, SECOND, bytes, count, milliseconds, set
 const WINDOW_BYTES_MAX: u64 = (1 << 31) - 1;
 
 settings! {
-    /// Limits of one connection. A client that exceeds a number of resets or the size of headers
-    /// is cut off; beyond the others it waits.
+    /// Limits of one connection. A client that exceeds a number of resets or the size of headers is
+    /// cut off; beyond the others it waits.
     #[derive(Copy, Eq)]
     pub struct Http2Config: "http2" {
         /// Bytes of the header lines of one request.
@@ -19,8 +19,8 @@ settings! {
         /// usual size.
         #[key(bytes(64 * KIB, WINDOW_BYTES_MAX))]
         pub stream_window_bytes: u32,
-        /// Bytes under way on one connection before their sender waits: what a connection can
-        /// make the store hold.
+        /// Bytes under way on one connection before their sender waits: what a connection can make
+        /// the store hold.
         #[key(bytes(64 * KIB, WINDOW_BYTES_MAX))]
         pub connection_window_bytes: u32,
         /// Streams that a client may reset before the store has looked at them.

@@ -40,15 +40,15 @@ pub(crate) enum ServerStop {
     Connections,
 }
 
-/// The time in which a client has to open its connection, counted from its accept, and the rate
-/// of what it may send. Keepalive begins with the preface, so clients that are gone later are
-/// noticed by that.
+/// The time in which a client has to open its connection, counted from its accept, and the rate of
+/// what it may send. Keepalive begins with the preface, so clients that are gone later are noticed
+/// by that.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionLimits {
     /// Until the preface and its settings are here. A client sends both at once, unasked.
     pub(crate) preface: Duration,
-    /// Until the first request is. A client may open connections ahead of its need. A connection
-    /// of HTTP/1.1, which has no keepalive that would watch it, ends by then altogether.
+    /// Until the first request is. A client may open connections ahead of its need. A connection of
+    /// HTTP/1.1, which has no keepalive that would watch it, ends by then altogether.
     pub(crate) first_request: Duration,
     /// Frames without a request in a second, by their weight.
     pub(crate) control_frames_per_s: u32,
@@ -67,8 +67,8 @@ impl ConnectionLimits {
 /// The receiver of connections that were taken.
 pub(crate) type TakenConnections = mpsc::Sender<io::Result<ServerConnection>>;
 
-/// A connection that ends by itself if its first request does not come in time, or when the
-/// server breaks off.
+/// A connection that ends by itself if its first request does not come in time, or when the server
+/// breaks off.
 pub(crate) struct ServerConnection {
     stream: MaybeTlsStream,
     peer: ConnectionPeer,
@@ -242,6 +242,7 @@ impl AsyncRead for ServerConnection {
             // A client of HTTP/1.1 may end its side, and read on.
             polled if is_plain => return polled,
             Poll::Ready(Ok(())) if buf.filled().len() == before => None,
+            // But for the error by which the server hangs up on a flood.
             Poll::Ready(Err(error)) if error.kind() != io::ErrorKind::QuotaExceeded => Some(error),
             polled => return polled,
         };
@@ -384,8 +385,8 @@ mod tests {
         assert_eq!(second_here.stream.tcp().peer_addr().unwrap(), second.local_addr().unwrap());
     }
 
-    /// Reads until the connection ends by itself: how, and how long after it was taken. Time is
-    /// the test's, and passes when nothing else is to be done.
+    /// Reads until the connection ends by itself: how, and how long after it was taken. Time is the
+    /// test's, and passes when nothing else is to be done.
     async fn given_up(here: &mut ServerConnection, taken: Instant) -> (io::ErrorKind, Duration) {
         tokio::time::pause();
         let error = here.read_u8().await.unwrap_err();
@@ -473,8 +474,8 @@ mod tests {
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x04\0\0\0\x01a";
     const GOODBYE: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
-    /// Whether the next connection of an address waits, after three on which `said` came, of
-    /// which the client ended its side or did not, before the server was done with them.
+    /// Whether the next connection of an address waits, after three on which `said` came, of which
+    /// the client ended its side or did not, before the server was done with them.
     async fn waits_after(said: &[u8], client_ends: bool) -> bool {
         let (addr, mut connections, _stop) = listening(1).await;
         for _ in 0..3 {
@@ -498,6 +499,56 @@ mod tests {
         assert!(!waits_after(OPENING, true).await);
         assert!(!waits_after(&[OPENING, GOODBYE].concat(), false).await);
         assert!(!waits_after(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", false).await);
+    }
+
+    #[tokio::test]
+    async fn a_flood_that_goes_on_is_hung_up_on_and_counts_for_its_address() {
+        let (addr, mut connections, _stop) = listening(1).await;
+        let mut client = TcpStream::connect(addr).await.unwrap();
+        let mut here = connections.recv().await.unwrap().unwrap();
+        let sending = tokio::spawn(async move {
+            let pings = b"\0\0\x08\x06\0\0\0\0\0pingpong".repeat(1000);
+            let _ = client.write_all(OPENING).await;
+            while client.write_all(&pings).await.is_ok() {}
+        });
+        tokio::time::pause();
+        let began = Instant::now();
+        let error = loop {
+            assert!(began.elapsed() < Duration::from_secs(10), "the flood goes on");
+            if let Err(error) = here.read(&mut [0; 8192]).await {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
+        let (caller, now) = (here.caller.throttle.clone(), Instant::now());
+        assert_eq!(caller.connect(addr.ip(), now), None);
+        drop(here);
+        assert!(caller.connect(addr.ip(), now).is_some());
+        sending.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_library_hears_of_a_client_that_left_when_its_requests_wait_no_more() {
+        let (addr, mut connections, _stop) = listening(1).await;
+        let mut client = TcpStream::connect(addr).await.unwrap();
+        let mut here = connections.recv().await.unwrap().unwrap();
+        client.write_all(OPENING).await.unwrap();
+        here.read_exact(&mut [0; OPENING.len()]).await.unwrap();
+        let room = Arc::clone(here.peer.unfetched());
+        let _all = room.try_take(usize::MAX).unwrap();
+        let waits = tokio::spawn({
+            let room = Arc::clone(&room);
+            async move { room.take(1).await }
+        });
+        while !room.is_crowded() {
+            tokio::task::yield_now().await;
+        }
+        drop(client);
+        assert_eq!(here.read(&mut [0; 10]).await.unwrap(), 0);
+        assert!(!room.is_crowded());
+        assert!(waits.await.unwrap().is_err());
+        // Answers to a client that is gone are thrown away, not an error of the library's.
+        here.write_all(&[0; 1 << 20]).await.unwrap();
     }
 
     #[tokio::test]

@@ -20,8 +20,8 @@ use crate::net::client_frames::{ClientFrames, OpeningStage};
 use crate::net::frame_throttle::FrameThrottle;
 use crate::net::turn_gate::TurnGate;
 
-/// The weight of the frames of one turn, some hundred microseconds of work: eight requests, or
-/// two settings.
+/// The weight of the frames of one turn, some hundred microseconds of work: eight requests, or two
+/// settings.
 const TURN_WEIGHT: u32 = 16;
 /// That of a new connection, and of one on which requests wait for room for their answers: one
 /// request. It is not less, for a client that is gone is noticed when all that it had sent has
@@ -31,6 +31,7 @@ const FIRST_TURN_WEIGHT: u32 = 2;
 /// a thousand things as soon as they are here, and never fetch one, have a fifth of the turns of
 /// a client that has been served before.
 const BYTES_PER_WEIGHT: usize = 1 << 10;
+
 /// The frames of a connection, in turns and at their rate.
 #[derive(Debug)]
 pub(crate) struct FrameTurns {
@@ -47,8 +48,8 @@ pub(crate) struct FrameTurns {
 }
 
 impl FrameTurns {
-    /// The frames of a new connection, of which those without a request weigh this much in a
-    /// second at most. The first of them are read at `begins`.
+    /// The frames of a new connection, of which those without a request weigh this much in a second
+    /// at most. The first of them are read at `begins`.
     pub(crate) fn new(control_frames_per_s: u32, begins: Option<Instant>) -> Self {
         Self {
             frames: ClientFrames::new(),

@@ -136,12 +136,13 @@ impl Default for UnfetchedRoom {
     }
 }
 
-/// The room for the answer of one request: reserved before it is made, where its length is known
-/// by then, so that nothing is made in vain.
+/// The room for the answer of one request: reserved before it is made, where its length is known by
+/// then, so that nothing is made in vain.
 #[derive(Debug)]
 pub(crate) struct AnswerRoom {
     of: Arc<UnfetchedRoom>,
-    reserved: Mutex<Option<OwnedSemaphorePermit>>,
+    /// With the bytes for which it was reserved: more than the room, while that was small.
+    reserved: Mutex<Option<(usize, OwnedSemaphorePermit)>>,
     /// Bytes for which there was none; 0 if there was.
     wanted: AtomicUsize,
 }
@@ -161,7 +162,7 @@ impl AnswerRoom {
         let before = self.take_reserved(bytes);
         let reserved = match before {
             Some(reserved) => reserved,
-            None => self.of.take(bytes).await?,
+            None => (bytes, self.of.take(bytes).await?),
         };
         *self.reserved.lock() = Some(reserved);
         Ok(())
@@ -170,7 +171,8 @@ impl AnswerRoom {
     /// Reserves room for an answer of so many bytes if there is some; whether it did. If not, the
     /// request is to give up what it holds, wait, and begin again.
     pub(crate) fn try_reserve(&self, bytes: usize) -> bool {
-        let reserved = self.take(bytes);
+        let before = self.take_reserved(bytes);
+        let reserved = before.or_else(|| Some((bytes, self.of.try_take(bytes)?)));
         let is_there = reserved.is_some();
         *self.reserved.lock() = reserved;
         if !is_there {
@@ -186,13 +188,13 @@ impl AnswerRoom {
 
     /// The room of an answer of so many bytes: what was reserved, or what there is.
     pub(crate) fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        self.take_reserved(bytes).or_else(|| self.of.try_take(bytes))
+        let reserved = self.take_reserved(bytes).map(|(_, room)| room);
+        reserved.or_else(|| self.of.try_take(bytes))
     }
 
-    /// The reserved room, if it is enough; else it is given back.
-    fn take_reserved(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let least = self.of.weight(bytes) as usize;
-        self.reserved.lock().take().filter(|reserved| reserved.num_permits() >= least)
+    /// The reserved room, if it was for as many bytes; else it is given back.
+    fn take_reserved(&self, bytes: usize) -> Option<(usize, OwnedSemaphorePermit)> {
+        self.reserved.lock().take().filter(|(reserved_for, _)| *reserved_for >= bytes)
     }
 }
 
@@ -284,5 +286,15 @@ mod tests {
         assert_eq!((another.take_wanted(), another.take_wanted()), (Some(5), None));
         drop(answer);
         assert!(all.try_take(10).is_some());
+    }
+
+    #[tokio::test]
+    async fn room_that_was_reserved_is_enough_when_there_is_more_of_it_later() {
+        let all = Arc::new(UnfetchedRoom::new(10));
+        let answer = AnswerRoom::of(&all);
+        answer.reserve(100).await.unwrap();
+        all.grow(1000);
+        assert!(answer.try_reserve(100));
+        assert_eq!(answer.take(90).unwrap().num_permits(), 10);
     }
 }
