@@ -285,6 +285,7 @@ impl Node {
             streams_per_connection_max: self.resolved.config.limits.streams_per_connection_max,
             http2: self.resolved.config.http2,
             tls: self.security.acceptor().cloned(),
+            counts: Arc::clone(self.security.counts()),
         };
         let served = listen::serve(listener, self.services.clone(), limits, self.stop.subscribe());
         let failure = self.failure.clone();

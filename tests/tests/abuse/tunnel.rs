@@ -2,9 +2,14 @@
 //! store as the bytes of a client with a certificate.
 
 use flotilla_tls::TlsDialer;
+use socket2::SockRef;
 use tokio::io::copy_bidirectional;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+
+/// The tunnel's kernel takes as much of what the near side does not read: by default it is
+/// megabytes, and a store would see a client that reads them.
+const UNREAD_BYTES: usize = 64 << 10;
 
 /// Opens a tunnel to the store at `addr`, which works on these threads; its own address.
 pub(crate) async fn open(dialer: TlsDialer, addr: String, threads: &Handle) -> String {
@@ -13,6 +18,7 @@ pub(crate) async fn open(dialer: TlsDialer, addr: String, threads: &Handle) -> S
     let own = listener.local_addr().unwrap().to_string();
     threads.spawn(async move {
         while let Ok((mut near, _)) = listener.accept().await {
+            SockRef::from(&near).set_send_buffer_size(UNREAD_BYTES).unwrap();
             let (dialer, addr) = (dialer.clone(), addr.clone());
             tokio::spawn(async move {
                 let (host, port) = addr.split_once(':').unwrap();

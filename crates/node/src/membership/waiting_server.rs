@@ -1,5 +1,7 @@
 //! The server of a store that is no member yet, on the socket that the node listens on later.
 
+use std::sync::Arc;
+
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -36,6 +38,7 @@ impl WaitingServer {
             streams_per_connection_max: resolved.config.limits.streams_per_connection_max,
             http2: resolved.config.http2,
             tls: security.acceptor().cloned(),
+            counts: Arc::clone(security.counts()),
         };
         let routes = access::guard(routes, security);
         let served = listen::serve(bind_again(listener)?, routes, limits, stopped);

@@ -5,19 +5,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::Instant;
 
-use crate::net::connect_throttle::ConnectThrottle;
-use crate::net::connection::{
-    Caller, ConnectionLimits, ServerConnection, ServerStop, TakenConnections,
-};
+use crate::net::caller::Callers;
+use crate::net::connection::{ConnectionLimits, ServerConnection, ServerStop, TakenConnections};
+use crate::net::connection_counts::ConnectionCounts;
 use crate::net::handshakes::Handshakes;
 
 /// How long to wait after the kernel has refused a connection, most likely for want of a file
 /// descriptor: some other connection must end first.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+
+/// Bytes of a connection that the kernel takes beyond what its client has room for. Without a bound
+/// it takes megabytes of answers that the client never reads. One turn of writes is as much, so
+/// who reads does not wait for the next one.
+const UNSENT_BYTES_MAX: u32 = 128 << 10;
 
 /// Accepts connections from `listener`, has their handshakes made if there are any, and hands them
 /// to `taken` until its receiver is dropped. While `connections_max` are open the next ones wait in
@@ -27,10 +31,10 @@ pub(crate) async fn accept(
     connections_max: usize,
     limits: ConnectionLimits,
     taken: TakenConnections,
-    stop: watch::Receiver<ServerStop>,
+    (stop, counts): (watch::Receiver<ServerStop>, Arc<ConnectionCounts>),
     mut handshakes: Option<Handshakes>,
 ) {
-    let throttle = ConnectThrottle::default();
+    let callers = Callers::new(counts, stop.clone());
     let places = Arc::new(Semaphore::new(connections_max));
     let mut stopped = stop.clone();
     loop {
@@ -43,11 +47,12 @@ pub(crate) async fn accept(
         };
         match accepted {
             Ok((stream, from)) => {
-                let begins = throttle.connect(from.ip(), Instant::now());
-                let caller = Caller { addr: from.ip(), begins, throttle: throttle.clone() };
-                // Without Nagle's algorithm small answers leave at once; an error only costs
-                // latency.
+                let caller = callers.connect(from.ip());
+                let begins = caller.begins();
+                // Without Nagle's algorithm small answers leave at once; an error of either only
+                // costs latency, or memory.
                 let _ = stream.set_nodelay(true);
+                let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
                 let stop = stop.clone();
                 let open = move |stream, peer| {
                     ServerConnection::new(stream, (peer, caller), place, limits, stop)

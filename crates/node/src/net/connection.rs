@@ -8,7 +8,6 @@
 
 use std::future::Future;
 use std::io;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -21,8 +20,8 @@ use tokio::time::{Instant, Sleep};
 use tonic::transport::server::Connected;
 use tonic::{Extensions, Status};
 
+use crate::net::caller::Caller;
 use crate::net::client_frames::OpeningStage;
-use crate::net::connect_throttle::ConnectThrottle;
 use crate::net::frame_turns::FrameTurns;
 use crate::net::staged_end::StagedEnd;
 use crate::net::unfetched_room::UnfetchedRoom;
@@ -84,14 +83,6 @@ pub(crate) struct ServerConnection {
     _place: OwnedSemaphorePermit,
 }
 
-/// The address that a connection comes from, and what is counted of it.
-pub(crate) struct Caller {
-    pub(crate) addr: IpAddr,
-    /// When the connection may be read, if not at once.
-    pub(crate) begins: Option<Instant>,
-    pub(crate) throttle: ConnectThrottle,
-}
-
 /// The stage of a connection that opens, and its deadline.
 struct OpeningWatch {
     stage: OpeningStage,
@@ -137,7 +128,7 @@ impl ServerConnection {
         Self {
             stream,
             peer: ConnectionPeer::new(peer),
-            frames: FrameTurns::new(limits.control_frames_per_s, caller.begins),
+            frames: FrameTurns::new(limits.control_frames_per_s, caller.begins()),
             opening: Some(OpeningWatch::start(limits)),
             broken_off: Some(Box::pin(broken_off)),
             writing: WriteTurns::default(),
@@ -213,7 +204,7 @@ impl Drop for ServerConnection {
         // A connection of HTTP/1.1 ends with its last answer, and one that was said to end does.
         let is_plain = self.frames.stage() == OpeningStage::Plain;
         if !self.end.has_begun() && !is_plain && !self.frames.is_leaving() {
-            self.caller.throttle.hang_up(self.caller.addr, Instant::now());
+            self.caller.hang_up();
         }
     }
 }
@@ -229,9 +220,12 @@ impl AsyncRead for ServerConnection {
             return self.poll_end(context);
         }
         let before = buf.filled().len();
-        let is_crowded = self.peer.unfetched.is_crowded();
-        let Self { stream, frames, opening, .. } = &mut *self;
-        let polled = frames.poll_read(Pin::new(stream), context, buf, is_crowded);
+        let waiting = self.peer.unfetched.waiting();
+        let Self { stream, frames, opening, caller, .. } = &mut *self;
+        let polled = frames.poll_read(Pin::new(stream), context, buf, waiting);
+        if frames.is_throttled() {
+            caller.throttle();
+        }
         if let Some(opening) = opening {
             opening.reach(frames.stage());
         }
@@ -242,8 +236,12 @@ impl AsyncRead for ServerConnection {
             // A client of HTTP/1.1 may end its side, and read on.
             polled if is_plain => return polled,
             Poll::Ready(Ok(())) if buf.filled().len() == before => None,
-            // But for the error by which the server hangs up on a flood.
-            Poll::Ready(Err(error)) if error.kind() != io::ErrorKind::QuotaExceeded => Some(error),
+            // By this error the server hangs up.
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::QuotaExceeded => {
+                self.caller.flood();
+                return Poll::Ready(Err(error));
+            }
+            Poll::Ready(Err(error)) => Some(error),
             polled => return polled,
         };
         let Self { end, peer, .. } = &mut *self;
@@ -355,6 +353,7 @@ mod tests {
 
     use super::*;
     use crate::net::accept::accept;
+    use crate::net::connection_counts::ConnectionStats;
 
     async fn listening(
         connections_max: usize,
@@ -368,7 +367,14 @@ mod tests {
         let (taken, connections) = mpsc::channel(1);
         let (stop, stopped) = watch::channel(ServerStop::Not);
         let limits = ConnectionLimits::new(10_000);
-        tokio::spawn(accept(listener, connections_max, limits, taken, stopped, None));
+        tokio::spawn(accept(
+            listener,
+            connections_max,
+            limits,
+            taken,
+            (stopped, Arc::default()),
+            None,
+        ));
         (addr, connections, stop)
     }
 
@@ -490,7 +496,7 @@ mod tests {
         }
         let _client = TcpStream::connect(addr).await.unwrap();
         let here = connections.recv().await.unwrap().unwrap();
-        here.caller.begins.is_some()
+        here.caller.begins().is_some()
     }
 
     #[tokio::test]
@@ -520,10 +526,12 @@ mod tests {
             }
         };
         assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
-        let (caller, now) = (here.caller.throttle.clone(), Instant::now());
-        assert_eq!(caller.connect(addr.ip(), now), None);
+        let callers = here.caller.others();
+        assert_eq!(callers.connect(addr.ip()).begins(), None);
         drop(here);
-        assert!(caller.connect(addr.ip(), now).is_some());
+        assert!(callers.connect(addr.ip()).begins().is_some());
+        let counted = ConnectionStats { taken: 3, delayed: 1, throttled: 1, ended_by_server: 1 };
+        assert_eq!(callers.counts(), counted);
         sending.await.unwrap();
     }
 
@@ -540,12 +548,12 @@ mod tests {
             let room = Arc::clone(&room);
             async move { room.take(1).await }
         });
-        while !room.is_crowded() {
+        while room.waiting() == 0 {
             tokio::task::yield_now().await;
         }
         drop(client);
         assert_eq!(here.read(&mut [0; 10]).await.unwrap(), 0);
-        assert!(!room.is_crowded());
+        assert_eq!(room.waiting(), 0);
         assert!(waits.await.unwrap().is_err());
         // Answers to a client that is gone are thrown away, not an error of the library's.
         here.write_all(&[0; 1 << 20]).await.unwrap();

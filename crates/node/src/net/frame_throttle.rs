@@ -80,6 +80,11 @@ impl FrameThrottle {
         self.due = self.due.checked_sub(frames).unwrap_or(self.due);
     }
 
+    /// Whether it has paused, and neither are all frames so far due nor all read.
+    pub(crate) fn is_pausing(&self) -> bool {
+        self.paused_since.is_some()
+    }
+
     /// All that has come is read: this is no flood.
     pub(crate) fn rest(&mut self) {
         self.paused_since = None;

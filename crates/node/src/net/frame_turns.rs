@@ -11,10 +11,11 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use crate::net::client_frames::{ClientFrames, OpeningStage};
 use crate::net::frame_throttle::FrameThrottle;
@@ -32,6 +33,18 @@ const FIRST_TURN_WEIGHT: u32 = 2;
 /// a client that has been served before.
 const BYTES_PER_WEIGHT: usize = 1 << 10;
 
+/// Requests of a connection that may wait for room before its turns are paced.
+const UNPACED_WAITING_MAX: u32 = 16;
+/// From one turn to the next one of a connection on which more wait. It has been asked for more
+/// than its client fetches, and a thousand requests more at once would be 45 ms in which other
+/// clients have half of the thread.
+const PACE: Duration = Duration::from_millis(1);
+/// Bytes that a client has to fetch for a turn that is not paced, twice what clients fetch for
+/// each opening of a window: who fetches makes room for what waits.
+const UNPACED_TURN_BYTES: usize = 8 << 10;
+/// The most that is saved up of them.
+const UNPACED_BYTES_MAX: usize = 1 << 20;
+
 /// The frames of a connection, in turns and at their rate.
 #[derive(Debug)]
 pub(crate) struct FrameTurns {
@@ -43,6 +56,10 @@ pub(crate) struct FrameTurns {
     /// was read beyond it is owed.
     credit: i64,
     gate: TurnGate,
+    /// Until the next turn, while turns are paced.
+    pause: Option<Pin<Box<Sleep>>>,
+    /// Fetched bytes that allow for turns that are not paced.
+    unpaced_bytes: usize,
     /// Read beyond the turn: no more than a buffer of the library.
     held: BytesMut,
 }
@@ -57,6 +74,8 @@ impl FrameTurns {
             fetched_bytes: 0,
             credit: FIRST_TURN_WEIGHT.into(),
             gate: TurnGate::default(),
+            pause: None,
+            unpaced_bytes: 0,
             held: BytesMut::new(),
         }
     }
@@ -71,24 +90,31 @@ impl FrameTurns {
         self.frames.is_leaving()
     }
 
+    /// Whether frames without a request wait, for they come too fast.
+    pub(crate) fn is_throttled(&self) -> bool {
+        self.throttle.is_pausing()
+    }
+
     /// Counts bytes that the client has fetched: its turns become longer.
     pub(crate) fn fetch(&mut self, bytes: usize) {
+        let most_unpaced = UNPACED_BYTES_MAX;
         let most = (TURN_WEIGHT - FIRST_TURN_WEIGHT) as usize * BYTES_PER_WEIGHT;
         self.fetched_bytes = (self.fetched_bytes + bytes.min(most)).min(most);
+        self.unpaced_bytes = (self.unpaced_bytes + bytes.min(most_unpaced)).min(most_unpaced);
         self.throttle.fetch(bytes);
     }
 
     /// Reads the next bytes of the turn; wakes the task when its next turn may begin, a short one
-    /// if the connection `is_crowded`: requests of it wait for room.
+    /// if some requests of the connection are `waiting` for room.
     pub(crate) fn poll_read(
         &mut self,
         stream: Pin<&mut impl AsyncRead>,
         context: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
-        is_crowded: bool,
+        waiting: u32,
     ) -> Poll<io::Result<()>> {
         ready!(self.throttle.poll_ready(context))?;
-        ready!(self.poll_turn(context, is_crowded));
+        ready!(self.poll_turn(context, waiting));
         if self.held.is_empty() {
             let before = buf.filled().len();
             let Poll::Ready(read) = stream.poll_read(context, buf) else {
@@ -112,9 +138,23 @@ impl FrameTurns {
     }
 
     /// Ready while the turn lasts; wakes the task when the next one may begin.
-    fn poll_turn(&mut self, context: &mut Context<'_>, is_crowded: bool) -> Poll<()> {
+    fn poll_turn(&mut self, context: &mut Context<'_>, waiting: u32) -> Poll<()> {
         while self.credit <= 0 {
-            ready!(self.gate.poll_next(context));
+            let (is_crowded, is_paced) = (waiting > 0, waiting > UNPACED_WAITING_MAX);
+            if self.pause.is_none() && is_paced && self.unpaced_bytes < UNPACED_TURN_BYTES {
+                self.pause = Some(Box::pin(tokio::time::sleep(PACE)));
+            }
+            match &mut self.pause {
+                Some(pause) => {
+                    ready!(pause.as_mut().poll(context));
+                    self.pause = None;
+                }
+                None => {
+                    ready!(self.gate.poll_next(context));
+                    let bytes = if is_paced { UNPACED_TURN_BYTES } else { 0 };
+                    self.unpaced_bytes = self.unpaced_bytes.saturating_sub(bytes);
+                }
+            }
             self.credit += if is_crowded { FIRST_TURN_WEIGHT.into() } else { self.turn_weight() };
         }
         Poll::Ready(())
@@ -154,21 +194,21 @@ mod tests {
 
     /// Reads all of `sent`: what came, and how often the reader had to yield.
     async fn read_all(sent: &[u8], buffer_bytes: usize) -> (Vec<u8>, usize) {
-        read_in(long_turns(), sent, buffer_bytes, false).await
+        read_in(long_turns(), sent, buffer_bytes, 0).await
     }
 
     async fn read_in(
         mut turns: FrameTurns,
         sent: &[u8],
         buffer_bytes: usize,
-        is_crowded: bool,
+        waiting: u32,
     ) -> (Vec<u8>, usize) {
         let (mut stream, mut came, mut yields) = (sent, vec![], 0);
         let mut buffer = vec![0; buffer_bytes];
         loop {
             let mut buf = ReadBuf::new(&mut buffer);
             poll_fn(|context| {
-                let polled = turns.poll_read(Pin::new(&mut stream), context, &mut buf, is_crowded);
+                let polled = turns.poll_read(Pin::new(&mut stream), context, &mut buf, waiting);
                 yields += usize::from(polled.is_pending());
                 polled
             })
@@ -196,7 +236,7 @@ mod tests {
     #[tokio::test]
     async fn the_turns_of_a_new_connection_are_short_until_it_has_fetched_something() {
         let sent = [PREFACE, &SMALL.repeat(100)].concat();
-        let (_, yields) = read_in(FrameTurns::new(1_000_000, None), &sent, 8192, false).await;
+        let (_, yields) = read_in(FrameTurns::new(1_000_000, None), &sent, 8192, 0).await;
         assert!((53..=55).contains(&yields), "two frames a turn: {yields}");
         let mut turns = FrameTurns::new(1_000_000, None);
         assert_eq!(turns.turn_weight(), 2);
@@ -219,7 +259,7 @@ mod tests {
             let mut buffer = [0; 8192];
             for _ in 0..1000 {
                 let mut buf = ReadBuf::new(&mut buffer);
-                if turns.poll_read(Pin::new(&mut stream), context, &mut buf, false).is_ready() {
+                if turns.poll_read(Pin::new(&mut stream), context, &mut buf, 0).is_ready() {
                     came += buf.filled().len();
                 }
             }
@@ -241,8 +281,27 @@ mod tests {
     #[tokio::test]
     async fn turns_are_short_while_requests_wait() {
         let sent = [PREFACE, &SMALL.repeat(100)].concat();
-        let (came, yields) = read_in(long_turns(), &sent, 8192, true).await;
+        let (came, yields) = read_in(long_turns(), &sent, 8192, 1).await;
         assert_eq!(came, sent);
         assert!((44..=47).contains(&yields), "two frames a turn after the first: {yields}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn turns_are_paced_while_many_requests_wait_but_for_what_the_client_fetches() {
+        let sent = [PREFACE, &SMALL.repeat(200)].concat();
+        let new = || FrameTurns::new(1_000_000, None);
+        let time_of = async |turns, waiting| {
+            let began = Instant::now();
+            let (came, _) = read_in(turns, &sent, 8192, waiting).await;
+            assert_eq!(came, sent);
+            began.elapsed()
+        };
+        assert_eq!(time_of(new(), UNPACED_WAITING_MAX).await, Duration::ZERO);
+        let paced = time_of(new(), UNPACED_WAITING_MAX + 1).await;
+        assert!((100 * PACE..=220 * PACE).contains(&paced), "two frames a turn: {paced:?}");
+        let mut fetched = new();
+        fetched.fetch(35 * UNPACED_TURN_BYTES);
+        let rest = time_of(fetched, UNPACED_WAITING_MAX + 1).await;
+        assert!((60 * PACE..=paced * 3 / 4).contains(&rest), "a third was paid for: {rest:?}");
     }
 }

@@ -1,31 +1,21 @@
 //! TLS handshakes of connections that come in, each in a task of its own.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use flotilla_tls::{AcceptError, MaybeTlsStream, PeerIdentity, TlsAcceptor};
-use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::net::connection::{ConnectionLimits, ServerConnection, TakenConnections};
-
-/// Connections that were not taken are logged so often at most: anybody can make them.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
+use crate::net::log_limit::LogLimit;
 
 /// Handshakes under way; dropped, they end. There are no more than connections may be open.
 pub(crate) struct Handshakes {
     acceptor: TlsAcceptor,
     tasks: JoinSet<()>,
-    log: Arc<Mutex<FailureLog>>,
-}
-
-/// Failed handshakes since the last line about one.
-#[derive(Debug, Default)]
-struct FailureLog {
-    logged: Option<Instant>,
-    left_out: u64,
+    /// Of connections that were not taken.
+    log: Arc<LogLimit>,
 }
 
 impl Handshakes {
@@ -60,40 +50,12 @@ impl Handshakes {
                 // Load balancers look in so.
                 Err(AcceptError::Gone) => {}
                 Err(error) => {
-                    if let Some(left_out) = log.lock().note(Instant::now()) {
+                    if let Some(left_out) = log.note(Instant::now()) {
                         let peer = peer.map_or_else(|_| "a peer".to_owned(), |it| it.to_string());
                         tracing::warn!(left_out, "a connection of {peer} is not taken: {error}");
                     }
                 }
             }
         });
-    }
-}
-
-impl FailureLog {
-    /// Counts a failure. If it is to be logged: how many were not since the last line.
-    fn note(&mut self, now: Instant) -> Option<u64> {
-        if self.logged.is_some_and(|logged| now < logged + LOG_INTERVAL) {
-            self.left_out += 1;
-            return None;
-        }
-        self.logged = Some(now);
-        Some(std::mem::take(&mut self.left_out))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failures_are_logged_now_and_then_with_their_number() {
-        let mut log = FailureLog::default();
-        let began = Instant::now();
-        assert_eq!(log.note(began), Some(0));
-        assert_eq!(log.note(began), None);
-        assert_eq!(log.note(began + LOG_INTERVAL / 2), None);
-        assert_eq!(log.note(began + LOG_INTERVAL), Some(2));
-        assert_eq!(log.note(began + LOG_INTERVAL * 3), Some(0));
     }
 }

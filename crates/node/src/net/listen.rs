@@ -6,6 +6,7 @@
 //! requests have their deadline in the router.
 
 use std::io;
+use std::sync::Arc;
 
 use flotilla_tls::TlsAcceptor;
 use tokio::net::TcpListener;
@@ -17,15 +18,17 @@ use tonic::transport::Server;
 use crate::config::Http2Config;
 use crate::net::accept::accept;
 use crate::net::connection::{ConnectionLimits, ServerStop};
+use crate::net::connection_counts::ConnectionCounts;
 use crate::net::handshakes::Handshakes;
 
-/// Limits of one listener, and its TLS if it has some.
+/// Limits of one listener, its TLS if it has some, and where it counts.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerLimits {
     pub(crate) connections_max: usize,
     pub(crate) streams_per_connection_max: u32,
     pub(crate) http2: Http2Config,
     pub(crate) tls: Option<TlsAcceptor>,
+    pub(crate) counts: Arc<ConnectionCounts>,
 }
 
 /// Serves `routes` until `stop` says so, then until the last connection has ended.
@@ -44,7 +47,8 @@ pub(crate) async fn serve(
     let each = ConnectionLimits::new(http2.control_frames_per_s);
     let handshakes = limits.tls.map(Handshakes::new);
     let (count_max, stopped) = (limits.connections_max, stop.clone());
-    let accepting = tokio::spawn(accept(listener, count_max, each, taken, stopped, handshakes));
+    let of_all = (stopped, limits.counts);
+    let accepting = tokio::spawn(accept(listener, count_max, each, taken, of_all, handshakes));
     let mut until = stop;
     let served = Server::builder()
         // For the few answers that clients and tools read by plain HTTP.

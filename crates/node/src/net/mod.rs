@@ -1,7 +1,8 @@
 //! Sockets: connections that come in, with limits on all of them, and those that go out.
 //!
 //! `listen` serves one listener, `accept` takes its connections, `connect_throttle` slows down
-//! those of an address with too many of them, `handshakes` makes those of TLS;
+//! those of an address with too many of them, `caller` is one such address, `connection_counts` and
+//! `log_limit` tell the operator; `handshakes` makes those of TLS;
 //! `connection` must open in time, `client_frames` follows how far it has come and weighs frames,
 //! which `frame_turns` hands on in short turns, and `frame_throttle` slows down where they have no
 //! request; `write_turns` are those of answers, `turn_gate` is between two turns; `unfetched_room`
@@ -14,14 +15,17 @@
 mod accept;
 pub(crate) mod answer;
 pub(crate) mod call_deadline;
+mod caller;
 mod client_frames;
 mod connect_throttle;
 pub(crate) mod connection;
+pub(crate) mod connection_counts;
 pub(crate) mod dial;
 mod frame_throttle;
 mod frame_turns;
 pub(crate) mod handshakes;
 pub(crate) mod listen;
+mod log_limit;
 pub(crate) mod refusal;
 pub(crate) mod security;
 mod staged_end;

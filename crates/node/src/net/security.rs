@@ -1,12 +1,14 @@
-//! TLS of one node: the certificates that it shows, the connections that it takes, the way to
-//! other stores.
+//! What guards one node: the certificates that it shows, the connections that it takes, with what
+//! is counted of them, the way to other stores.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flotilla_tls::{CredentialStore, TlsAcceptor, TlsDialer, TlsError};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::{TlsConfig, TlsMode};
+use crate::net::connection_counts::ConnectionCounts;
 use crate::net::dial::Dialer;
 
 /// The interval at which files are looked at for a change.
@@ -15,11 +17,12 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// A certificate that ends so soon is warned about at the start and when it comes into use.
 const EXPIRY_WARNING: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// TLS of one node, or none. Cheap to clone.
+/// TLS of one node, or none, and the counts of its connections. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct NodeSecurity {
     tls: Option<(CredentialStore, TlsAcceptor)>,
     dialer: Dialer,
+    counts: Arc<ConnectionCounts>,
 }
 
 flotilla_base::metrics! { "tls",
@@ -68,7 +71,7 @@ impl NodeSecurity {
         }
         warn_of_expiry(&credentials);
         let dialer = Dialer::with_tls(dialer, is_required);
-        Ok(Self { tls: Some((credentials, acceptor)), dialer })
+        Ok(Self { tls: Some((credentials, acceptor)), dialer, counts: Arc::default() })
     }
 
     /// The way to other stores.
@@ -81,7 +84,12 @@ impl NodeSecurity {
         self.tls.as_ref().map(|(_, acceptor)| acceptor)
     }
 
-    /// The counts now.
+    /// What is counted of connections, whether they have TLS or not.
+    pub(crate) fn counts(&self) -> &Arc<ConnectionCounts> {
+        &self.counts
+    }
+
+    /// The counts of TLS now.
     pub(crate) fn stats(&self) -> TlsStats {
         let Some((credentials, acceptor)) = &self.tls else { return TlsStats::default() };
         let expires = credentials.current().expires().duration_since(UNIX_EPOCH);

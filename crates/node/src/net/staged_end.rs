@@ -5,13 +5,18 @@
 //! behind them. So they are let go before the library hears of it, some at a time.
 
 use std::io;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use crate::net::turn_gate::TurnGate;
+use tokio::time::Sleep;
+
 use crate::net::unfetched_room::UnfetchedRoom;
 
-/// Requests that end in one turn.
-const REQUESTS_A_TURN: usize = 8;
+/// Requests that end at the same time: some fifty microseconds.
+const REQUESTS_A_STEP: usize = 2;
+/// From one step to the next one. Four connections that end together take a fifth of the thread.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The end of a connection, once it has begun.
 #[derive(Debug, Default)]
@@ -19,8 +24,7 @@ pub(crate) struct StagedEnd {
     has_begun: bool,
     /// The error that the library is to hear of.
     error: Option<io::Error>,
-    is_turn_over: bool,
-    gate: TurnGate,
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl StagedEnd {
@@ -49,13 +53,14 @@ impl StagedEnd {
         room: &UnfetchedRoom,
     ) -> Poll<io::Result<()>> {
         loop {
-            if self.is_turn_over {
-                ready!(self.gate.poll_next(context));
+            if let Some(pause) = &mut self.pause {
+                ready!(pause.as_mut().poll(context));
+                self.pause = None;
             }
-            self.is_turn_over = room.let_go(REQUESTS_A_TURN);
-            if !self.is_turn_over {
+            if !room.let_go(REQUESTS_A_STEP) {
                 return Poll::Ready(self.error.take().map_or(Ok(()), Err));
             }
+            self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
         }
     }
 }
@@ -65,18 +70,20 @@ mod tests {
     use std::future::poll_fn;
     use std::sync::Arc;
 
+    use tokio::time::Instant;
+
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn requests_that_wait_end_some_at_a_time_and_then_the_connection_does() {
         let room = Arc::new(UnfetchedRoom::new(10));
         let _all = room.try_take(10).unwrap();
         let mut requests = tokio::task::JoinSet::new();
-        for _ in 0..10 * REQUESTS_A_TURN {
+        for _ in 0..10 * REQUESTS_A_STEP {
             let room = Arc::clone(&room);
             requests.spawn(async move { room.take(1).await.unwrap_err() });
         }
-        // Not all of them are polled between two turns.
+        // All of them wait then.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
@@ -85,17 +92,12 @@ mod tests {
         end.begin(Some(io::ErrorKind::ConnectionReset.into()), &room);
         end.begin(None, &room);
         assert!(end.has_begun());
-        let mut turns = 0;
-        let mut poll = async || {
-            poll_fn(|context| {
-                turns += 1;
-                end.poll(context, &room)
-            })
-            .await
-        };
+        let began = Instant::now();
+        let mut poll = async || poll_fn(|context| end.poll(context, &room)).await;
         assert_eq!(poll().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         poll().await.unwrap();
-        assert_eq!(turns, 10 + 2, "a last look, and one more");
-        assert_eq!(requests.join_all().await.len(), 10 * REQUESTS_A_TURN);
+        let took = began.elapsed();
+        assert!((10 * PAUSE..=21 * PAUSE).contains(&took), "ten steps: {took:?}");
+        assert_eq!(requests.join_all().await.len(), 10 * REQUESTS_A_STEP);
     }
 }

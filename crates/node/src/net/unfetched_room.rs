@@ -51,9 +51,9 @@ impl UnfetchedRoom {
         }
     }
 
-    /// Whether requests wait for room.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+    /// Requests that wait for room.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     /// Makes room for as much as the client has fetched, up to the largest size. For the
@@ -75,7 +75,7 @@ impl UnfetchedRoom {
     /// Of a connection that has ended: lets some of the requests go that wait. Whether there are
     /// any.
     pub(crate) fn let_go(&self, requests: usize) -> bool {
-        let are_any = self.is_crowded();
+        let are_any = self.waiting() > 0;
         if are_any {
             self.let_go.add_permits(requests);
         }

@@ -8,6 +8,7 @@ use flotilla_proto::peers;
 use crate::driver::context::NodeContext;
 use crate::driver::disk_view::DiskStats;
 use crate::driver::router::{Router, RouterStats};
+use crate::net::connection_counts::ConnectionStats;
 use crate::net::security::{NodeSecurity, TlsStats};
 use crate::service::rawkv::RpcDurations;
 use crate::transport::{TransportCounters, TransportCounts};
@@ -29,6 +30,7 @@ impl NodeStatsReader {
             requests: self.router.counts(),
             transport: self.counters.read(),
             tls: self.security.stats(),
+            connections: self.security.counts().read(),
             store: self.context.store.stats(),
             disk: self.context.disks.stats(),
             log_backlog_bytes: self.context.queues.log.bytes() as u64,
@@ -53,6 +55,8 @@ flotilla_base::metrics! { "queues",
         pub transport: TransportCounts => Nested(),
         /// Certificates and connections with TLS.
         pub tls: TlsStats => Nested(),
+        /// Connections, and those that were slowed down.
+        pub connections: ConnectionStats => Nested(),
         /// The store and its engines.
         pub store: flotilla_store::Stats => Nested(),
         /// The space on the disk.
