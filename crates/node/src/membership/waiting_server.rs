@@ -9,9 +9,9 @@ use tonic::service::Routes;
 
 use crate::access;
 use crate::config::ResolvedConfig;
-use crate::net::connection::ServerStop;
 use crate::net::listen::{self, ServerLimits};
 use crate::net::security::NodeSecurity;
+use crate::net::server_stop::ServerStop;
 use crate::start::StartError;
 
 /// A running server. Dropping it ends it, without an answer to the calls under way.

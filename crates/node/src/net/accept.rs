@@ -10,9 +10,10 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use crate::net::caller::Callers;
-use crate::net::connection::{ConnectionLimits, ServerConnection, ServerStop, TakenConnections};
+use crate::net::connection::{ConnectionLimits, ServerConnection, TakenConnections};
 use crate::net::connection_counts::ConnectionCounts;
 use crate::net::handshakes::Handshakes;
+use crate::net::server_stop::ServerStop;
 
 /// How long to wait after the kernel has refused a connection, most likely for want of a file
 /// descriptor: some other connection must end first.

@@ -7,8 +7,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::net::connect_throttle::ConnectThrottle;
-use crate::net::connection::ServerStop;
 use crate::net::connection_counts::ConnectionCounts;
+use crate::net::server_stop::ServerStop;
 
 /// All addresses that connect to one listener.
 #[derive(Clone)]

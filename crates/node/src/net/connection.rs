@@ -23,21 +23,10 @@ use tonic::{Extensions, Status};
 use crate::net::caller::Caller;
 use crate::net::client_frames::OpeningStage;
 use crate::net::frame_turns::FrameTurns;
+use crate::net::server_stop::ServerStop;
 use crate::net::staged_end::StagedEnd;
 use crate::net::unfetched_room::UnfetchedRoom;
 use crate::net::write_turns::WriteTurns;
-
-/// How far a server is to stop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ServerStop {
-    /// Not at all.
-    #[default]
-    Not,
-    /// It takes no more connections and asks those that are open to end.
-    Listening,
-    /// Connections break off.
-    Connections,
-}
 
 /// The time in which a client has to open its connection, counted from its accept, and the rate of
 /// what it may send. Keepalive begins with the preface, so clients that are gone later are noticed

@@ -1,7 +1,7 @@
-//! What a node counts of the connections that it takes, and says of clients that it slows down.
+//! Counts of the connections that a node takes, and lines about clients that it slows down.
 //!
-//! Whoever is throttled cannot be told: HTTP/2 has no word for it. So the operator is, by a count
-//! of each case and now and then a line that names an address.
+//! A client that is throttled cannot be told: HTTP/2 has no word for it. So the operator is, by a
+//! count of each case and now and then a line that names an address.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};

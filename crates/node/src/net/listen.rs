@@ -17,9 +17,10 @@ use tonic::transport::Server;
 
 use crate::config::Http2Config;
 use crate::net::accept::accept;
-use crate::net::connection::{ConnectionLimits, ServerStop};
+use crate::net::connection::ConnectionLimits;
 use crate::net::connection_counts::ConnectionCounts;
 use crate::net::handshakes::Handshakes;
+use crate::net::server_stop::ServerStop;
 
 /// Limits of one listener, its TLS if it has some, and where it counts.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@
 //! `connection` must open in time, `client_frames` follows how far it has come and weighs frames,
 //! which `frame_turns` hands on in short turns, and `frame_throttle` slows down where they have no
 //! request; `write_turns` are those of answers, `turn_gate` is between two turns; `unfetched_room`
-//! bounds long answers that no client fetches, and `staged_end` ends what waits for it; `security`
-//! has a node's certificates.
+//! bounds long answers that no client fetches, and `staged_end` ends what waits for it;
+//! `server_stop` has the stages of the server's own end, `security` a node's certificates.
 //! `answer` makes answers of plain HTTP, `refusal` those to calls that are not served;
 //! `call_deadline` ends calls whose time is over; `dial` connects to other stores. Nothing here
 //! knows what is served.
@@ -28,6 +28,7 @@ pub(crate) mod listen;
 mod log_limit;
 pub(crate) mod refusal;
 pub(crate) mod security;
+pub(crate) mod server_stop;
 mod staged_end;
 mod turn_gate;
 pub(crate) mod unfetched_room;

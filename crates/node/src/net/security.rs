@@ -1,5 +1,5 @@
-//! What guards one node: the certificates that it shows, the connections that it takes, with what
-//! is counted of them, the way to other stores.
+//! TLS of one node: the certificates that it shows, the connections that it takes, with their
+//! counts, the way to other stores.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -84,7 +84,7 @@ impl NodeSecurity {
         self.tls.as_ref().map(|(_, acceptor)| acceptor)
     }
 
-    /// What is counted of connections, whether they have TLS or not.
+    /// The counts of connections, with TLS or without.
     pub(crate) fn counts(&self) -> &Arc<ConnectionCounts> {
         &self.counts
     }

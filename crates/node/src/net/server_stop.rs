@@ -1,0 +1,13 @@
+//! The stages in which a server ends.
+
+/// How far a server is to stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ServerStop {
+    /// Not at all.
+    #[default]
+    Not,
+    /// It takes no more connections and asks those that are open to end.
+    Listening,
+    /// Connections break off.
+    Connections,
+}
