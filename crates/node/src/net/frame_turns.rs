@@ -33,7 +33,8 @@ const FIRST_TURN_WEIGHT: u32 = 2;
 /// a client that has been served before.
 const BYTES_PER_WEIGHT: usize = 1 << 10;
 
-/// Requests of a connection that may wait for room before its turns are paced.
+/// Requests of a connection that may wait for room before turns in which it makes more are paced.
+/// Those by which it ends requests, opens windows or shows that it lives are not.
 const UNPACED_WAITING_MAX: u32 = 16;
 /// From one turn to the next one of a connection on which more wait. It has been asked for more
 /// than its client fetches, and a thousand requests more at once would be 45 ms in which other
@@ -56,7 +57,9 @@ pub(crate) struct FrameTurns {
     /// was read beyond it is owed.
     credit: i64,
     gate: TurnGate,
-    /// Until the next turn, while turns are paced.
+    /// Whether a request was read in this turn.
+    has_read_request: bool,
+    /// Until the next turn, while those with a request are paced.
     pause: Option<Pin<Box<Sleep>>>,
     /// Fetched bytes that allow for turns that are not paced.
     unpaced_bytes: usize,
@@ -74,6 +77,7 @@ impl FrameTurns {
             fetched_bytes: 0,
             credit: FIRST_TURN_WEIGHT.into(),
             gate: TurnGate::default(),
+            has_read_request: false,
             pause: None,
             unpaced_bytes: 0,
             held: BytesMut::new(),
@@ -140,7 +144,7 @@ impl FrameTurns {
     /// Ready while the turn lasts; wakes the task when the next one may begin.
     fn poll_turn(&mut self, context: &mut Context<'_>, waiting: u32) -> Poll<()> {
         while self.credit <= 0 {
-            let (is_crowded, is_paced) = (waiting > 0, waiting > UNPACED_WAITING_MAX);
+            let is_paced = self.has_read_request && waiting > UNPACED_WAITING_MAX;
             if self.pause.is_none() && is_paced && self.unpaced_bytes < UNPACED_TURN_BYTES {
                 self.pause = Some(Box::pin(tokio::time::sleep(PACE)));
             }
@@ -155,6 +159,8 @@ impl FrameTurns {
                     self.unpaced_bytes = self.unpaced_bytes.saturating_sub(bytes);
                 }
             }
+            self.has_read_request = false;
+            let is_crowded = waiting > 0;
             self.credit += if is_crowded { FIRST_TURN_WEIGHT.into() } else { self.turn_weight() };
         }
         Poll::Ready(())
@@ -169,6 +175,7 @@ impl FrameTurns {
         let taken = self.frames.read(bytes, self.credit.clamp(0, TURN_WEIGHT.into()) as u32);
         let weight = self.frames.take_weight();
         self.credit -= i64::from(weight.all);
+        self.has_read_request |= weight.all > weight.control;
         self.throttle.count(weight.control);
         taken
     }
@@ -287,21 +294,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn turns_are_paced_while_many_requests_wait_but_for_what_the_client_fetches() {
-        let sent = [PREFACE, &SMALL.repeat(200)].concat();
+    async fn requests_are_paced_while_many_wait_but_for_what_the_client_fetches() {
+        let request = b"\0\0\x01\x01\x05\0\0\0\x01a";
+        let requests = [PREFACE, &request.repeat(200)].concat();
         let new = || FrameTurns::new(1_000_000, None);
-        let time_of = async |turns, waiting| {
+        let time_of = async |turns, sent: &[u8], waiting| {
             let began = Instant::now();
-            let (came, _) = read_in(turns, &sent, 8192, waiting).await;
+            let (came, _) = read_in(turns, sent, 8192, waiting).await;
             assert_eq!(came, sent);
             began.elapsed()
         };
-        assert_eq!(time_of(new(), UNPACED_WAITING_MAX).await, Duration::ZERO);
-        let paced = time_of(new(), UNPACED_WAITING_MAX + 1).await;
-        assert!((100 * PACE..=220 * PACE).contains(&paced), "two frames a turn: {paced:?}");
+        let many = UNPACED_WAITING_MAX + 1;
+        assert_eq!(time_of(new(), &requests, many - 1).await, Duration::ZERO);
+        let paced = time_of(new(), &requests, many).await;
+        assert!((95 * PACE..=220 * PACE).contains(&paced), "two frames a turn: {paced:?}");
         let mut fetched = new();
         fetched.fetch(35 * UNPACED_TURN_BYTES);
-        let rest = time_of(fetched, UNPACED_WAITING_MAX + 1).await;
+        let rest = time_of(fetched, &requests, many).await;
         assert!((60 * PACE..=paced * 3 / 4).contains(&rest), "a third was paid for: {rest:?}");
+        let others = [PREFACE, &SMALL.repeat(200)].concat();
+        assert_eq!(time_of(new(), &others, many).await, Duration::ZERO);
     }
 }
