@@ -9,7 +9,7 @@ use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
-use crate::net::caller::Callers;
+use crate::net::caller::ListenerCallers;
 use crate::net::connection::{ConnectionLimits, ServerConnection, TakenConnections};
 use crate::net::connection_counts::ConnectionCounts;
 use crate::net::handshakes::Handshakes;
@@ -35,7 +35,7 @@ pub(crate) async fn accept(
     (stop, counts): (watch::Receiver<ServerStop>, Arc<ConnectionCounts>),
     mut handshakes: Option<Handshakes>,
 ) {
-    let callers = Callers::new(counts, stop.clone());
+    let callers = ListenerCallers::new(counts, stop.clone());
     let places = Arc::new(Semaphore::new(connections_max));
     let mut stopped = stop.clone();
     loop {

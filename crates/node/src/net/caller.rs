@@ -12,13 +12,13 @@ use crate::net::server_stop::ServerStop;
 
 /// All addresses that connect to one listener.
 #[derive(Clone)]
-pub(crate) struct Callers {
+pub(crate) struct ListenerCallers {
     throttle: ConnectThrottle,
     counts: Arc<ConnectionCounts>,
     stop: watch::Receiver<ServerStop>,
 }
 
-impl Callers {
+impl ListenerCallers {
     /// Those of a server that runs until `stop` says otherwise.
     pub(crate) fn new(counts: Arc<ConnectionCounts>, stop: watch::Receiver<ServerStop>) -> Self {
         Self { throttle: ConnectThrottle::default(), counts, stop }
@@ -43,7 +43,7 @@ pub(crate) struct Caller {
     begins: Option<Instant>,
     is_throttled: bool,
     is_flood: bool,
-    all: Callers,
+    all: ListenerCallers,
 }
 
 impl Caller {
@@ -54,7 +54,7 @@ impl Caller {
 
     /// All that connect to the same listener.
     #[cfg(test)]
-    pub(crate) fn others(&self) -> Callers {
+    pub(crate) fn others(&self) -> ListenerCallers {
         self.all.clone()
     }
 
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn each_case_is_counted_and_a_stop_is_none() {
         let (stop, stopped) = watch::channel(ServerStop::Not);
-        let callers = Callers::new(Arc::default(), stopped);
+        let callers = ListenerCallers::new(Arc::default(), stopped);
         let mut caller = callers.connect(addr());
         assert_eq!(caller.begins(), None);
         caller.throttle();

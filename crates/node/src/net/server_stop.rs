@@ -1,6 +1,6 @@
 //! The stages in which a server ends.
 
-/// How far a server is to stop.
+/// The end of a server, as far as it is to come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ServerStop {
     /// Not at all.
