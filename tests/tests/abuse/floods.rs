@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -21,6 +22,7 @@ use crate::frames::{
     WINDOW_UPDATE, frame, headers, message, opening,
 };
 use crate::steady_load::{Latencies, SteadyLoad};
+use crate::stolen_time::stolen_time;
 use crate::target::Target;
 
 /// Bytes that one flood sends at most.
@@ -37,10 +39,15 @@ const NO_TROUBLE: Duration =
     if cfg!(debug_assertions) { Duration::from_secs(10) } else { Duration::from_millis(10) };
 
 /// A time over which the latencies of a client with work to do are counted. Its rate is a third
-/// of the peak; the median p99 of some windows during a flood is compared to the median of those
-/// before each flood: a disk that others share stands still now and then.
+/// of the peak; the median p99 of some windows during a flood is compared to that of as many
+/// without, in turns: a disk that others share stands still now and then.
 const WINDOW: Duration = Duration::from_millis(if cfg!(debug_assertions) { 100 } else { 4_000 });
-const FLOODED_WINDOWS: usize = 3;
+const ROUNDS: usize = 3;
+/// Time that a hypervisor may take of a window that counts, from all cores. One that takes more is
+/// in the latencies of whatever is served then.
+const STOLEN_MAX: Duration = Duration::from_millis(20);
+/// Windows that are repeated for it.
+const TRIES_MAX: u32 = 4;
 const PEAK_SHARE: f64 = 1.0 / 3.0;
 /// Of a client with work to do: while a flood begins it wants a third of a core of two that the
 /// store, the flooders and the client itself share. Answers in wide windows through TLS are what
@@ -54,6 +61,9 @@ const FLOODED_BYTES_MAX: u64 = 512 << 20;
 /// Memory that the allocator keeps between pieces that are in use, after clients by the dozen have
 /// fetched nothing of 32 MiB each: it would give it back if it were asked to.
 const KEPT_BYTES_MAX: u64 = 128 << 20;
+/// The flooder's kernel takes as much of what the store does not read: by default it is megabytes,
+/// whose copies take the cores that the flooders share with all others here.
+const UNSENT_BYTES: usize = 64 << 10;
 /// A flooder begins anew, though it was not cut off.
 const FLOODS_ANEW: Duration = Duration::from_secs(2);
 
@@ -179,6 +189,7 @@ impl Flood {
 /// its connection is full, or has sent all.
 async fn flood(addr: &str, writes: &[Bytes], reads: bool, stays: bool) {
     let Ok(mut stream) = TcpStream::connect(addr).await else { return };
+    SockRef::from(&stream).set_send_buffer_size(UNSENT_BYTES).unwrap();
     let (mut reader, mut writer) = stream.split();
     let writing = async {
         for bytes in writes {
@@ -271,6 +282,20 @@ async fn floods_through_tls_are_not_felt() {
     are_not_felt(Target::start_secure().await).await;
 }
 
+/// The latencies of a window in which the cores were not given to others, if there is one in time.
+async fn undisturbed(load: &SteadyLoad, rate: f64) -> Latencies {
+    let mut tries = 0..TRIES_MAX;
+    loop {
+        let stolen_before = stolen_time();
+        let latencies = load.latencies(rate, WINDOW).await;
+        let stolen = stolen_time() - stolen_before;
+        if stolen <= STOLEN_MAX || tries.next().is_none() {
+            return latencies;
+        }
+        println!("once more: the hypervisor took {stolen:?}; {latencies:?}");
+    }
+}
+
 /// Floods that go on for a whole window, one kind after the other.
 async fn are_not_felt_at_work(mut target: Target) {
     let large = large_get(&mut target).await;
@@ -278,33 +303,32 @@ async fn are_not_felt_at_work(mut target: Target) {
     let rate = load.peak(WINDOW).await * PEAK_SHARE;
     println!("{rate:.0} requests a second");
     let before = target.resident_bytes();
-    let (mut calm, mut under) = (vec![], vec![]);
+    let mut measured = vec![];
     for case in floods(&large) {
-        calm.push(load.latencies(rate, WINDOW).await);
-        let mut flooders = begin(&target, &case, FLOODS_ANEW, true);
-        let mut windows = vec![];
-        for _ in 0..FLOODED_WINDOWS {
-            windows.push(load.latencies(rate, WINDOW).await);
+        let (mut calm, mut flooded, mut growth) = (vec![], vec![], 0);
+        // In turns, so that a disk that stands still for some seconds is in both.
+        for _ in 0..ROUNDS {
+            calm.push(undisturbed(&load, rate).await);
+            let mut flooders = begin(&target, &case, FLOODS_ANEW, true);
+            flooded.push(undisturbed(&load, rate).await);
+            growth = growth.max(target.resident_bytes().saturating_sub(before));
+            flooders.shutdown().await;
         }
-        let flooded = Latencies::median(&windows);
-        let growth = target.resident_bytes().saturating_sub(before);
-        flooders.shutdown().await;
-        let last = calm[calm.len() - 1];
-        println!("{}: p99 {last:?} without, {flooded:?} under it, {growth} bytes", case.name);
+        println!("{}: {growth} bytes, without {calm:.1?}, under it {flooded:.1?}", case.name);
         assert!(growth <= FLOODED_BYTES_MAX, "{}: grown by {growth} bytes", case.name);
-        under.push((case.name, flooded));
+        measured.push((case.name, Latencies::median(&calm), Latencies::median(&flooded)));
         target.serves().await;
         target.shrinks_back(before + KEPT_BYTES_MAX).await;
     }
-    let Latencies { put, get } = Latencies::median(&calm);
-    println!("p99 without: put {put:?}, get {get:?}");
-    for (name, p99) in &under {
-        let ratios = [(p99.put, put), (p99.get, get)].map(|(it, calm)| it.div_duration_f64(calm));
-        println!("{name}: put {:?}, get {:?}, {ratios:.2?} of it", p99.put, p99.get);
+    for (name, calm, p99) in &measured {
+        let ratios =
+            [(p99.put, calm.put), (p99.get, calm.get)].map(|(it, calm)| it.div_duration_f64(calm));
+        println!("{name}: p99 {calm:?} without, {p99:?} under it, {ratios:.2?} times");
     }
-    for (name, p99) in under {
-        assert!(p99.put <= NO_TROUBLE_AT_WORK.max(put * 2), "{name}: put {put:?}, {:?}", p99.put);
-        assert!(p99.get <= NO_TROUBLE_AT_WORK.max(get * 2), "{name}: get {get:?}, {:?}", p99.get);
+    for (name, calm, p99) in measured {
+        for (calm, p99) in [(calm.put, p99.put), (calm.get, p99.get)] {
+            assert!(p99 <= NO_TROUBLE_AT_WORK.max(calm * 2), "{name}: {calm:?}, {p99:?}");
+        }
     }
 }
 

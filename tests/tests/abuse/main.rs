@@ -18,5 +18,6 @@ mod processes;
 mod ranges;
 mod sizes;
 mod steady_load;
+mod stolen_time;
 mod target;
 mod tunnel;

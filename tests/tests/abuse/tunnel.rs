@@ -24,6 +24,7 @@ pub(crate) async fn open(dialer: TlsDialer, addr: String, threads: &Handle) -> S
                 let (host, port) = addr.split_once(':').unwrap();
                 // A store that has no place left does not answer; the near side then hears nothing.
                 let Ok(mut far) = dialer.dial(host, port.parse().unwrap()).await else { return };
+                SockRef::from(far.tcp()).set_send_buffer_size(UNREAD_BYTES).unwrap();
                 let _ = copy_bidirectional(&mut near, &mut far).await;
             });
         }
