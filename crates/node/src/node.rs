@@ -283,6 +283,7 @@ impl Node {
         let limits = ServerLimits {
             connections_max: self.resolved.config.limits.connections_max,
             streams_per_connection_max: self.resolved.config.limits.streams_per_connection_max,
+            unfinished_bytes_max: self.resolved.config.limits.unfinished_bytes_max,
             http2: self.resolved.config.http2,
             tls: self.security.acceptor().cloned(),
             counts: Arc::clone(self.security.counts()),

@@ -14,6 +14,7 @@ use tonic_health::server::HealthReporter;
 use crate::access;
 use crate::config::ResolvedConfig;
 use crate::driver::context::NodeContext;
+use crate::net::bounded_calls::BoundedCalls;
 use crate::net::call_deadline::TimedCalls;
 use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 use crate::net::refusal::{WordedRefusals, refuse};
@@ -96,18 +97,18 @@ pub(crate) fn services(
         online: Arc::clone(settings),
     };
     let routes = GrpcRoutes::new(raw_kv.into_server())
-        .add_service(WordedRefusals(TimedCalls(placement.pd_server())))
+        .add_service(WordedRefusals(TimedCalls(BoundedCalls(placement.pd_server()))))
         .add_service(placement.report_server())
         .add_service(placement.join_server())
-        .add_service(WordedRefusals(TimedCalls(placement.meta_storage_server())))
-        .add_service(WordedRefusals(TimedCalls(placement.keyspace_server())))
+        .add_service(WordedRefusals(TimedCalls(BoundedCalls(placement.meta_storage_server()))))
+        .add_service(WordedRefusals(TimedCalls(BoundedCalls(placement.keyspace_server()))))
         .add_service(peers)
-        .add_service(StatusGrpc::new(StatusServer { reader: reader.clone() }))
-        .add_service(OperatorGrpc::new(operator))
-        .add_service(health_server)
-        .add_service(reflection().build_v1().expect(made))
+        .add_service(BoundedCalls(StatusGrpc::new(StatusServer { reader: reader.clone() })))
+        .add_service(BoundedCalls(OperatorGrpc::new(operator)))
+        .add_service(BoundedCalls(health_server))
+        .add_service(BoundedCalls(reflection().build_v1().expect(made)))
         // Older clients, grpcurl among them, know no other.
-        .add_service(reflection().build_v1alpha().expect(made))
+        .add_service(BoundedCalls(reflection().build_v1alpha().expect(made)))
         .prepare();
     let tikv = tikv_http::routes(resolved, membership);
     let (page, sampler) = PageState::new(reader.clone(), placement.cluster_regions());

@@ -21,3 +21,4 @@ mod steady_load;
 mod stolen_time;
 mod target;
 mod tunnel;
+mod unfinished;

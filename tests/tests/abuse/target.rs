@@ -40,7 +40,13 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) async fn start() -> Self {
+        Self::start_with("").await
+    }
+
+    /// One with these settings too.
+    pub(crate) async fn start_with(settings: &str) -> Self {
         let mut cluster = Self::plan();
+        cluster.configure(0, &format!("{settings}{}{UNSPLIT}", cluster.settings(0)));
         cluster.start_all();
         cluster.ready().await;
         let raw_addr = cluster.endpoints()[0].clone();

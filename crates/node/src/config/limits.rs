@@ -59,6 +59,10 @@ settings! {
         /// each stage, one line a second at most. 0: none is.
         #[key(milliseconds(0, HOUR).at_reload())]
         pub slow_request_ms: u64,
+        /// Bytes of messages of clients of which only a part has come, on a listener. A connection
+        /// has a quarter of them at most, and 1 MiB whatever others have; more are refused.
+        #[key(bytes(64 * MIB, TIB))]
+        pub unfinished_bytes_max: usize,
         /// Connections at once on a listener.
         #[key(count(16, 1 << 20))]
         pub connections_max: usize,
@@ -97,6 +101,7 @@ impl Default for LimitsConfig {
             hand_over_ms: 5_000,
             expiry_sweep_ms: 60_000,
             slow_request_ms: 1_000,
+            unfinished_bytes_max: 1 << 30,
             connections_max: 4096,
             streams_per_connection_max: 1024,
         }

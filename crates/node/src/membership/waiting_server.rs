@@ -36,6 +36,7 @@ impl WaitingServer {
         let limits = ServerLimits {
             connections_max: resolved.config.limits.connections_max,
             streams_per_connection_max: resolved.config.limits.streams_per_connection_max,
+            unfinished_bytes_max: resolved.config.limits.unfinished_bytes_max,
             http2: resolved.config.http2,
             tls: security.acceptor().cloned(),
             counts: Arc::clone(security.counts()),

@@ -54,14 +54,15 @@ pub(crate) async fn accept(
                 // costs latency, or memory.
                 let _ = stream.set_nodelay(true);
                 let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
-                let stop = stop.clone();
+                let (stop, limits) = (stop.clone(), limits.clone());
+                let preface = limits.preface;
                 let open = move |stream, peer| {
                     ServerConnection::new(stream, (peer, caller), place, limits, stop)
                 };
                 match &mut handshakes {
                     // In a task: a slow peer holds up no other.
                     Some(handshakes) => {
-                        handshakes.begin(stream, (begins, limits), open, taken.clone());
+                        handshakes.begin(stream, (begins, preface), open, taken.clone());
                     }
                     None => {
                         if taken.send(Ok(open(stream.into(), None))).await.is_err() {

@@ -26,12 +26,13 @@ use crate::net::frame_turns::FrameTurns;
 use crate::net::server_stop::ServerStop;
 use crate::net::staged_end::StagedEnd;
 use crate::net::unfetched_room::UnfetchedRoom;
+use crate::net::unfinished_messages::{ConnectionUnfinished, UnfinishedBytes};
 use crate::net::write_turns::WriteTurns;
 
 /// The time in which a client has to open its connection, counted from its accept, and the rate of
 /// what it may send. Keepalive begins with the preface, so clients that are gone later are noticed
 /// by that.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ConnectionLimits {
     /// Until the preface and its settings are here. A client sends both at once, unasked.
     pub(crate) preface: Duration,
@@ -40,14 +41,17 @@ pub(crate) struct ConnectionLimits {
     pub(crate) first_request: Duration,
     /// Frames without a request in a second, by their weight.
     pub(crate) control_frames_per_s: u32,
+    /// Messages of which only a part has come, with those of all connections of the listener.
+    pub(crate) unfinished: Arc<UnfinishedBytes>,
 }
 
 impl ConnectionLimits {
-    pub(crate) fn new(control_frames_per_s: u32) -> Self {
+    pub(crate) fn new(control_frames_per_s: u32, unfinished: Arc<UnfinishedBytes>) -> Self {
         Self {
             preface: Duration::from_secs(10),
             first_request: Duration::from_secs(60),
             control_frames_per_s,
+            unfinished,
         }
     }
 }
@@ -81,7 +85,7 @@ struct OpeningWatch {
 }
 
 impl OpeningWatch {
-    fn start(limits: ConnectionLimits) -> Self {
+    fn start(limits: &ConnectionLimits) -> Self {
         let now = Instant::now();
         Self {
             stage: OpeningStage::Preface,
@@ -116,9 +120,9 @@ impl ServerConnection {
         };
         Self {
             stream,
-            peer: ConnectionPeer::new(peer),
+            peer: ConnectionPeer::new(peer, &limits.unfinished),
             frames: FrameTurns::new(limits.control_frames_per_s, caller.begins()),
-            opening: Some(OpeningWatch::start(limits)),
+            opening: Some(OpeningWatch::start(&limits)),
             broken_off: Some(Box::pin(broken_off)),
             writing: WriteTurns::default(),
             caller,
@@ -161,6 +165,7 @@ impl ServerConnection {
         match written {
             Poll::Ready(Ok(fetched)) => {
                 self.peer.unfetched.grow(fetched);
+                self.peer.batches.grow(fetched);
                 self.frames.fetch(fetched);
                 Poll::Ready(Ok(fetched))
             }
@@ -289,18 +294,26 @@ pub(crate) struct ConnectionPeer {
     /// None on a connection without TLS.
     identity: Option<Arc<PeerIdentity>>,
     unfetched: Arc<UnfetchedRoom>,
+    unfinished: Arc<ConnectionUnfinished>,
+    batches: Arc<UnfetchedRoom>,
 }
 
 impl Default for ConnectionPeer {
     fn default() -> Self {
-        Self::new(None)
+        // That of a caller in the same process.
+        Self::new(None, &UnfinishedBytes::new(usize::MAX))
     }
 }
 
 impl ConnectionPeer {
     /// That of a new connection, with its party if that is known.
-    fn new(identity: Option<Arc<PeerIdentity>>) -> Self {
-        Self { identity, unfetched: Arc::default() }
+    fn new(identity: Option<Arc<PeerIdentity>>, all: &Arc<UnfinishedBytes>) -> Self {
+        Self {
+            identity,
+            unfetched: Arc::default(),
+            unfinished: ConnectionUnfinished::of(all),
+            batches: Arc::new(UnfetchedRoom::of_batches()),
+        }
     }
 
     /// The party of a request.
@@ -316,6 +329,16 @@ impl ConnectionPeer {
     /// The room for long answers that the connection does not fetch.
     pub(crate) fn unfetched(&self) -> &Arc<UnfetchedRoom> {
         &self.unfetched
+    }
+
+    /// The room for messages of which only a part has come.
+    pub(crate) fn unfinished(&self) -> &Arc<ConnectionUnfinished> {
+        &self.unfinished
+    }
+
+    /// The room for requests of its streams of batches that are under way, and for their answers.
+    pub(crate) fn batches(&self) -> &Arc<UnfetchedRoom> {
+        &self.batches
     }
 
     /// Refuses a party that is not the store with this name.
@@ -355,7 +378,7 @@ mod tests {
         let addr = listener.local_addr().unwrap();
         let (taken, connections) = mpsc::channel(1);
         let (stop, stopped) = watch::channel(ServerStop::Not);
-        let limits = ConnectionLimits::new(10_000);
+        let limits = ConnectionLimits::new(10_000, UnfinishedBytes::new(64 << 20));
         tokio::spawn(accept(
             listener,
             connections_max,
@@ -392,7 +415,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_owes_something_or_speaks_http_1_is_given_up() {
-        let limits = ConnectionLimits::new(10_000);
+        let limits = ConnectionLimits::new(10_000, UnfinishedBytes::new(64 << 20));
         let settings = b"\0\0\0\x04\0\0\0\0\0";
         let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..]].concat();
         let half_a_request = [&preface[..], b"\0\0\x05\x01\x04\0\0\0\x01abcd"].concat();

@@ -1,13 +1,14 @@
 //! TLS handshakes of connections that come in, each in a task of its own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use flotilla_tls::{AcceptError, MaybeTlsStream, PeerIdentity, TlsAcceptor};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::net::connection::{ConnectionLimits, ServerConnection, TakenConnections};
+use crate::net::connection::{ServerConnection, TakenConnections};
 use crate::net::log_limit::LogLimit;
 
 /// Handshakes under way; dropped, they end. There are no more than connections may be open.
@@ -23,12 +24,12 @@ impl Handshakes {
         Self { acceptor, tasks: JoinSet::new(), log: Arc::default() }
     }
 
-    /// Makes the handshake of `stream`, once it may begin, and hands the connection that `open`
-    /// makes of it to `taken`.
+    /// Makes the handshake of `stream`, once it may begin and in this time, and hands the
+    /// connection that `open` makes of it to `taken`.
     pub(crate) fn begin(
         &mut self,
         stream: TcpStream,
-        (begins, limits): (Option<Instant>, ConnectionLimits),
+        (begins, within): (Option<Instant>, Duration),
         open: impl FnOnce(MaybeTlsStream, Option<Arc<PeerIdentity>>) -> ServerConnection
         + Send
         + 'static,
@@ -41,7 +42,7 @@ impl Handshakes {
             if let Some(begins) = begins {
                 sleep_until(begins).await;
             }
-            let accepted = timeout(limits.preface, acceptor.accept(stream)).await;
+            let accepted = timeout(within, acceptor.accept(stream)).await;
             match accepted.unwrap_or(Err(AcceptError::TimedOut)) {
                 Ok((stream, identity)) => {
                     // An error means that the server has ended.

@@ -9,11 +9,13 @@
 //! bounds long answers that no client fetches, and `staged_end` ends what waits for it;
 //! `server_stop` has the stages of the server's own end, `security` a node's certificates.
 //! `answer` makes answers of plain HTTP, `refusal` those to calls that are not served;
-//! `call_deadline` ends calls whose time is over; `dial` connects to other stores. Nothing here
-//! knows what is served.
+//! `call_deadline` ends calls whose time is over; `unfinished_messages` bounds messages that come
+//! in parts, `bounded_calls` those of a service; `dial` connects to other stores. Nothing here knows
+//! what is served.
 
 mod accept;
 pub(crate) mod answer;
+pub(crate) mod bounded_calls;
 pub(crate) mod call_deadline;
 mod caller;
 mod client_frames;
@@ -32,4 +34,5 @@ pub(crate) mod server_stop;
 mod staged_end;
 mod turn_gate;
 pub(crate) mod unfetched_room;
+pub(crate) mod unfinished_messages;
 mod write_turns;

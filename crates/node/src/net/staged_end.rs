@@ -76,7 +76,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn requests_that_wait_end_some_at_a_time_and_then_the_connection_does() {
-        let room = Arc::new(UnfetchedRoom::new(10));
+        let room = Arc::new(UnfetchedRoom::new(10, 10));
         let _all = room.try_take(10).unwrap();
         let mut requests = tokio::task::JoinSet::new();
         for _ in 0..10 * REQUESTS_A_STEP {

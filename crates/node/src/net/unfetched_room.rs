@@ -1,4 +1,5 @@
-//! The room of a connection for long answers that its client has not fetched yet.
+//! The room of a connection for long answers that its client has not fetched yet, and for requests
+//! and answers of its streams of batches.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -11,6 +12,9 @@ use tonic::Status;
 /// Bytes of long answers that a connection may have without fetching them: one answer of the
 /// largest size.
 pub(crate) const UNFETCHED_BYTES_MAX: usize = 32 << 20;
+/// Bytes that all streams of batches of a connection may have, of requests under way and of answers
+/// that are not fetched.
+const BATCH_BYTES_MAX: usize = 64 << 20;
 /// Those of a connection that has fetched nothing yet. Its room grows by what it fetches: some
 /// connections that ask for megabytes and fetch none would else be a hundred megabytes of copies
 /// in their first moment, each time that they connect anew.
@@ -23,6 +27,7 @@ pub(crate) struct UnfetchedRoom {
     bytes: Arc<Semaphore>,
     /// Bytes that there are so far, taken ones included.
     size: AtomicUsize,
+    size_max: usize,
     /// Requests that wait.
     waiting: AtomicU32,
     /// The client is gone.
@@ -41,14 +46,21 @@ impl Drop for Waiting<'_> {
 }
 
 impl UnfetchedRoom {
-    pub(crate) fn new(bytes: usize) -> Self {
+    /// Room for so many bytes, and for more once some are fetched.
+    pub(crate) fn new(bytes: usize, bytes_max: usize) -> Self {
         Self {
             bytes: Arc::new(Semaphore::new(bytes)),
             size: AtomicUsize::new(bytes),
+            size_max: bytes_max,
             waiting: AtomicU32::new(0),
             has_ended: AtomicBool::new(false),
             let_go: Semaphore::new(0),
         }
+    }
+
+    /// That for the streams of batches of a new connection.
+    pub(crate) fn of_batches() -> Self {
+        Self::new(FIRST_BYTES, BATCH_BYTES_MAX)
     }
 
     /// Requests that wait for room.
@@ -56,14 +68,14 @@ impl UnfetchedRoom {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Makes room for as much as the client has fetched, up to the largest size. For the
-    /// connection alone: no two calls are made at the same time.
-    pub(crate) fn grow(&self, fetched_bytes: usize) {
-        let size = self.size.load(Ordering::Relaxed);
-        let more = fetched_bytes.min(UNFETCHED_BYTES_MAX.saturating_sub(size));
-        if more > 0 {
-            self.size.store(size + more, Ordering::Relaxed);
-            self.bytes.add_permits(more);
+    /// Makes room for as much as the client has fetched, or has had done, up to the largest size.
+    pub(crate) fn grow(&self, bytes: usize) {
+        let larger = |size: usize| {
+            (size < self.size_max).then(|| size.saturating_add(bytes).min(self.size_max))
+        };
+        let grown = self.size.fetch_update(Ordering::Relaxed, Ordering::Relaxed, larger);
+        if let Some((before, now)) = grown.ok().and_then(|size| Some((size, larger(size)?))) {
+            self.bytes.add_permits(now - before);
         }
     }
 
@@ -88,7 +100,7 @@ impl UnfetchedRoom {
         if self.has_ended.load(Ordering::Relaxed) {
             return None;
         }
-        Arc::clone(&self.bytes).try_acquire_many_owned(self.weight(bytes)).ok()
+        Arc::clone(&self.bytes).try_acquire_many_owned(self.weight(bytes) as u32).ok()
     }
 
     /// Waits for that room.
@@ -101,9 +113,12 @@ impl UnfetchedRoom {
     ///
     /// Dropped, it has lost its place among those that wait.
     pub(crate) async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
+        if let Some(room) = self.try_take(bytes) {
+            return Ok(room);
+        }
         let _waiting = self.wait();
         let room = async {
-            let room = Arc::clone(&self.bytes).acquire_many_owned(self.weight(bytes));
+            let room = Arc::clone(&self.bytes).acquire_many_owned(self.weight(bytes) as u32);
             let room = room.await.expect("the semaphore is never closed");
             if self.has_ended.load(Ordering::Relaxed) {
                 pending::<()>().await;
@@ -124,15 +139,15 @@ impl UnfetchedRoom {
         Waiting(&self.waiting)
     }
 
-    /// An answer that is longer than all the room there is takes all of it.
-    fn weight(&self, bytes: usize) -> u32 {
-        bytes.min(self.size.load(Ordering::Relaxed)) as u32
+    /// The bytes that something takes: what is longer than all the room there is takes all of it.
+    pub(crate) fn weight(&self, bytes: usize) -> usize {
+        bytes.min(self.size.load(Ordering::Relaxed))
     }
 }
 
 impl Default for UnfetchedRoom {
     fn default() -> Self {
-        Self::new(FIRST_BYTES)
+        Self::new(FIRST_BYTES, UNFETCHED_BYTES_MAX)
     }
 }
 
@@ -208,7 +223,7 @@ mod tests {
 
     #[tokio::test]
     async fn those_that_wait_are_counted_and_served_in_order() {
-        let room = UnfetchedRoom::new(10);
+        let room = UnfetchedRoom::new(10, UNFETCHED_BYTES_MAX);
         let first = room.try_take(10).unwrap();
         assert!(room.try_take(1).is_none());
         let (mut second, mut third) = (pin!(room.take(8)), pin!(room.take(2)));
@@ -246,8 +261,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn batches_have_room_of_their_own() {
+        let room = UnfetchedRoom::of_batches();
+        room.grow(usize::MAX);
+        let all = room.try_take(usize::MAX).unwrap();
+        assert_eq!(all.num_permits(), BATCH_BYTES_MAX);
+        assert!(room.try_take(1).is_none());
+    }
+
+    #[tokio::test]
     async fn a_connection_that_has_ended_gives_no_room_and_lets_requests_go() {
-        let room = UnfetchedRoom::new(10);
+        let room = UnfetchedRoom::new(10, UNFETCHED_BYTES_MAX);
         let first = room.try_take(6).unwrap();
         let (mut second, mut third) = (pin!(room.take(6)), pin!(room.take(6)));
         let mut are_pending = async || {
@@ -271,7 +295,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_reserved_is_taken_if_it_is_enough() {
-        let all = Arc::new(UnfetchedRoom::new(10));
+        let all = Arc::new(UnfetchedRoom::new(10, UNFETCHED_BYTES_MAX));
         let answer = AnswerRoom::of(&all);
         answer.reserve(6).await.unwrap();
         answer.reserve(5).await.unwrap();
@@ -290,7 +314,7 @@ mod tests {
 
     #[tokio::test]
     async fn room_that_was_reserved_is_enough_when_there_is_more_of_it_later() {
-        let all = Arc::new(UnfetchedRoom::new(10));
+        let all = Arc::new(UnfetchedRoom::new(10, UNFETCHED_BYTES_MAX));
         let answer = AnswerRoom::of(&all);
         answer.reserve(100).await.unwrap();
         all.grow(1000);

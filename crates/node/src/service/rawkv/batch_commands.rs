@@ -6,7 +6,8 @@
 //!
 //! Backpressure: answers keep their share of the stream's budget until they are sent, and requests
 //! wait for the budget. So a stream whose client does not fetch its answers stops, and
-//! the client's own window fills up.
+//! the client's own window fills up. The bytes are those of its connection, so other streams of the
+//! same client wait too: each of a thousand streams could else fill a budget of its own.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -28,6 +29,8 @@ use super::row_encoder::RowEncoder;
 use super::rpc_durations::timed;
 use super::service::RawKv;
 use crate::net::call_deadline::CallDeadline;
+use crate::net::connection::ConnectionPeer;
+use crate::net::unfetched_room::UnfetchedRoom;
 
 /// Answers that one frame holds at most.
 const FRAME_ANSWERS_MAX: usize = 256;
@@ -70,14 +73,16 @@ impl Stream for BatchAnswers {
 pub(super) fn serve(
     service: RawKv,
     requests: Streaming<BatchCommandsRequest>,
+    peer: &ConnectionPeer,
     deadline: CallDeadline,
 ) -> BatchAnswers {
+    let budget = StreamBudget::new(&service, peer);
     let (frames_in, frames) = mpsc::channel(FRAMES_MAX);
     let (answers_in, answers) = mpsc::channel(FRAME_ANSWERS_MAX);
     tokio::spawn(gather(answers, frames_in));
     tokio::spawn(async move {
         let ended = tokio::select! {
-            ended = read(service, requests, &answers_in) => ended,
+            ended = read(service, budget, requests, &answers_in) => ended,
             status = deadline.passed() => Err(status),
         };
         if let Err(status) = ended {
@@ -91,10 +96,10 @@ pub(super) fn serve(
 /// Takes frames apart and starts their requests.
 async fn read(
     service: RawKv,
+    budget: StreamBudget,
     mut requests: Streaming<BatchCommandsRequest>,
     answers: &mpsc::Sender<Answered>,
 ) -> Result<(), Status> {
-    let budget = StreamBudget::new(&service);
     loop {
         let frame = tokio::select! {
             frame = requests.message() => frame?,
@@ -165,28 +170,25 @@ fn is_read(request: &Request) -> bool {
     )
 }
 
-/// The budget of one stream: requests, and bytes of requests and answers.
+/// The budget of one stream: requests, and bytes of requests and answers, which all streams of its
+/// connection have together. Streams that have spent them are not read; nothing is refused, and no
+/// other connection waits for it.
 #[derive(Clone)]
 struct StreamBudget {
     requests: Arc<Semaphore>,
-    bytes: Arc<Semaphore>,
-    bytes_max: u32,
+    bytes: Arc<UnfetchedRoom>,
 }
 
 impl StreamBudget {
-    fn new(service: &RawKv) -> Self {
-        let limits = service.limits();
-        Self {
-            requests: Arc::new(Semaphore::new(limits.stream_requests_max as usize)),
-            bytes: Arc::new(Semaphore::new(limits.stream_bytes_max as usize)),
-            bytes_max: limits.stream_bytes_max,
-        }
+    fn new(service: &RawKv, peer: &ConnectionPeer) -> Self {
+        let requests_max = service.limits().stream_requests_max as usize;
+        Self { requests: Arc::new(Semaphore::new(requests_max)), bytes: Arc::clone(peer.batches()) }
     }
 
     /// Waits until there is room for a request.
     async fn admit(&self, request_bytes: usize) -> Result<BudgetShare, Status> {
         let place = self.requests.clone().acquire_owned().await.map_err(|_| stopping())?;
-        let bytes = self.take(request_bytes).await?;
+        let bytes = self.bytes.take(request_bytes + REQUEST_OVERHEAD_BYTES).await?;
         Ok(BudgetShare { place, bytes })
     }
 
@@ -199,7 +201,8 @@ impl StreamBudget {
     ) -> Result<BudgetShare, Status> {
         let BudgetShare { place, bytes } = share;
         drop(bytes);
-        Ok(BudgetShare { place, bytes: self.take(answer_bytes).await? })
+        let bytes = self.bytes.take(answer_bytes + REQUEST_OVERHEAD_BYTES).await?;
+        Ok(BudgetShare { place, bytes })
     }
 
     /// The same without waiting; the old share if there is no room.
@@ -208,26 +211,17 @@ impl StreamBudget {
         mut share: BudgetShare,
         answer_bytes: usize,
     ) -> Result<BudgetShare, BudgetShare> {
-        let has = u32::try_from(share.bytes.num_permits()).unwrap_or(u32::MAX);
-        let missing = self.weight(answer_bytes).saturating_sub(has);
-        match self.bytes.clone().try_acquire_many_owned(missing) {
-            Ok(more) => {
+        let has = share.bytes.num_permits();
+        let missing = self.bytes.weight(answer_bytes + REQUEST_OVERHEAD_BYTES).saturating_sub(has);
+        match self.bytes.try_take(missing) {
+            Some(more) => {
+                // One that puts fetches little; its room grows by what it has had done.
+                self.bytes.grow(has);
                 share.bytes.merge(more);
                 Ok(share)
             }
-            Err(_) => Err(share),
+            None => Err(share),
         }
-    }
-
-    async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
-        let weight = self.weight(bytes);
-        self.bytes.clone().acquire_many_owned(weight).await.map_err(|_| stopping())
-    }
-
-    /// The permits that `bytes` take, never more than there are.
-    fn weight(&self, bytes: usize) -> u32 {
-        let bytes = u32::try_from(bytes.saturating_add(REQUEST_OVERHEAD_BYTES));
-        bytes.unwrap_or(self.bytes_max).min(self.bytes_max)
     }
 }
 

@@ -72,7 +72,7 @@ mod tests {
 
     #[tokio::test]
     async fn long_answers_that_nobody_fetches_are_bounded_and_short_ones_pass() {
-        let unfetched = Arc::new(UnfetchedRoom::new(3 * COUNTED_BYTES_MIN));
+        let unfetched = Arc::new(UnfetchedRoom::new(3 * COUNTED_BYTES_MIN, 3 * COUNTED_BYTES_MIN));
         let made = AtomicUsize::new(0);
         let answer = |bytes| answer_within(&unfetched, bytes, &made);
         let first = answer(2 * COUNTED_BYTES_MIN).await;

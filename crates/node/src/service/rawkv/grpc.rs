@@ -41,6 +41,7 @@ use crate::net::call_deadline::CallDeadline;
 use crate::net::connection::ConnectionPeer;
 use crate::net::refusal::refusal;
 use crate::net::unfetched_room::AnswerRoom;
+use crate::net::unfinished_messages::BoundedMessages;
 
 /// The service that every store offers to clients, as a server takes it.
 #[derive(Clone)]
@@ -65,12 +66,14 @@ impl RawKvServer {
     fn requests<T, B>(&self, request: http::Request<B>) -> Result<Streaming<T>, Status>
     where
         T: Message + Default + 'static,
-        B: HttpBody + Send + 'static,
+        B: HttpBody + Send + Unpin + 'static,
         B::Error: Into<StdError>,
     {
         let encoding = encoding(request.headers())?;
         let bytes_max = self.service.limits().message_bytes_max;
-        let (decoder, body) = (ProstCodec::<T, T>::default().decoder(), request.into_body());
+        let room = Arc::clone(ConnectionPeer::of(request.extensions()).unfinished());
+        let body = BoundedMessages::new(request.into_body(), room);
+        let decoder = ProstCodec::<T, T>::default().decoder();
         // The limit holds for a message as it comes, and again for what it is inflated to.
         Ok(Streaming::new_request(decoder, body, encoding, Some(bytes_max)))
     }
@@ -79,7 +82,7 @@ impl RawKvServer {
     async fn request<T, B>(&self, request: http::Request<B>) -> Result<T, Status>
     where
         T: Message + Default + 'static,
-        B: HttpBody + Send + 'static,
+        B: HttpBody + Send + Unpin + 'static,
         B::Error: Into<StdError>,
     {
         let mut requests = self.requests(request)?;
@@ -97,7 +100,7 @@ impl NamedService for RawKvServer {
 
 impl<B> Service<http::Request<B>> for RawKvServer
 where
-    B: HttpBody + Send + 'static,
+    B: HttpBody + Send + Unpin + 'static,
     B::Error: Into<StdError> + Send + 'static,
 {
     type Response = http::Response<Body>;
@@ -156,7 +159,9 @@ where
         match method {
             "BatchCommands" => Box::pin(async move {
                 let requests = server.requests(request);
-                Ok(respond(requests.map(|it| batch_commands::serve(server.service, it, deadline))))
+                Ok(respond(
+                    requests.map(|it| batch_commands::serve(server.service, it, &peer, deadline)),
+                ))
             }),
             "RawScan" => read!(scan, RawScanRequest, rows::<RawScanResponse>),
             "RawBatchScan" => read!(batch_scan, RawBatchScanRequest, rows::<RawBatchScanResponse>),

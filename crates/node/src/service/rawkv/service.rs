@@ -37,10 +37,6 @@ pub struct RawKvLimits {
     pub reads: ReadSchedulerConfig,
     /// Requests of one batch stream that are under way.
     pub stream_requests_max: u32,
-    /// Bytes of the requests of one batch stream that are under way, and of its answers that wait
-    /// to be fetched. A stream that has spent them is not read; nothing is refused, and no other
-    /// stream waits for it.
-    pub stream_bytes_max: u32,
 }
 
 impl Default for RawKvLimits {
@@ -50,7 +46,6 @@ impl Default for RawKvLimits {
             answer_bytes_max: 32 << 20,
             reads: ReadSchedulerConfig::default(),
             stream_requests_max: 1024,
-            stream_bytes_max: 64 << 20,
         }
     }
 }
