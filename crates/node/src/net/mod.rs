@@ -10,8 +10,8 @@
 //! `server_stop` has the stages of the server's own end, `security` a node's certificates.
 //! `answer` makes answers of plain HTTP, `refusal` those to calls that are not served;
 //! `call_deadline` ends calls whose time is over; `unfinished_messages` bounds messages that come
-//! in parts, `bounded_calls` those of a service; `dial` connects to other stores. Nothing here knows
-//! what is served.
+//! in parts, `bounded_calls` those of a service; `dial` connects to other stores. Nothing here
+//! knows what is served.
 
 mod accept;
 pub(crate) mod answer;
