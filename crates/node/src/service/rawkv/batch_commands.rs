@@ -147,6 +147,10 @@ async fn respond(
     let durations = Arc::clone(service.rpc_durations());
     let histogram = request.cmd.as_ref().and_then(|command| durations.of_command(command));
     let mut response = timed(histogram, pin!(carry_out(service, request))).await?;
+    if again.is_none() {
+        // A client that puts fetches little; its room grows by what it has had done.
+        budget.bytes.grow(share.bytes.num_permits());
+    }
     loop {
         let bytes = response.encoded_len();
         share = match budget.exchange_now(share, bytes) {
@@ -215,8 +219,6 @@ impl StreamBudget {
         let missing = self.bytes.weight(answer_bytes + REQUEST_OVERHEAD_BYTES).saturating_sub(has);
         match self.bytes.try_take(missing) {
             Some(more) => {
-                // One that puts fetches little; its room grows by what it has had done.
-                self.bytes.grow(has);
                 share.bytes.merge(more);
                 Ok(share)
             }
