@@ -100,7 +100,13 @@ mod tests {
         let second = callers.connect(addr());
         assert!(second.begins().is_some());
         second.hang_up();
-        let counted = ConnectionStats { taken: 2, delayed: 1, throttled: 1, ended_by_server: 2 };
+        let counted = ConnectionStats {
+            taken: 2,
+            delayed: 1,
+            throttled: 1,
+            ended_by_server: 2,
+            ..Default::default()
+        };
         assert_eq!(callers.counts(), counted);
         for stop_is in [ServerStop::Listening, ServerStop::Connections] {
             stop.send_replace(stop_is);

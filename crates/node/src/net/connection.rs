@@ -301,7 +301,7 @@ pub(crate) struct ConnectionPeer {
 impl Default for ConnectionPeer {
     fn default() -> Self {
         // That of a caller in the same process.
-        Self::new(None, &UnfinishedBytes::new(usize::MAX))
+        Self::new(None, &UnfinishedBytes::new(usize::MAX, &Arc::default()))
     }
 }
 
@@ -378,7 +378,7 @@ mod tests {
         let addr = listener.local_addr().unwrap();
         let (taken, connections) = mpsc::channel(1);
         let (stop, stopped) = watch::channel(ServerStop::Not);
-        let limits = ConnectionLimits::new(10_000, UnfinishedBytes::new(64 << 20));
+        let limits = ConnectionLimits::new(10_000, UnfinishedBytes::new(64 << 20, &Arc::default()));
         tokio::spawn(accept(
             listener,
             connections_max,
@@ -415,7 +415,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_owes_something_or_speaks_http_1_is_given_up() {
-        let limits = ConnectionLimits::new(10_000, UnfinishedBytes::new(64 << 20));
+        let limits = ConnectionLimits::new(10_000, UnfinishedBytes::new(64 << 20, &Arc::default()));
         let settings = b"\0\0\0\x04\0\0\0\0\0";
         let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..]].concat();
         let half_a_request = [&preface[..], b"\0\0\x05\x01\x04\0\0\0\x01abcd"].concat();
@@ -542,7 +542,13 @@ mod tests {
         assert_eq!(callers.connect(addr.ip()).begins(), None);
         drop(here);
         assert!(callers.connect(addr.ip()).begins().is_some());
-        let counted = ConnectionStats { taken: 3, delayed: 1, throttled: 1, ended_by_server: 1 };
+        let counted = ConnectionStats {
+            taken: 3,
+            delayed: 1,
+            throttled: 1,
+            ended_by_server: 1,
+            ..Default::default()
+        };
         assert_eq!(callers.counts(), counted);
         sending.await.unwrap();
     }

@@ -1,4 +1,5 @@
-//! Counts of the connections that a node takes, and lines about clients that it slows down.
+//! Counts of the connections that a node takes, and lines about clients that it slows down or
+//! refuses.
 //!
 //! A client that is throttled cannot be told: HTTP/2 has no word for it. So the operator is, by a
 //! count of each case and now and then a line that names an address.
@@ -22,6 +23,8 @@ flotilla_base::metrics! { "connections",
         pub throttled: u64 => Counter(None),
         /// Those that the server ended: floods, silent clients, mistakes, but not its own stop.
         pub ended_by_server: u64 => Counter(None),
+        /// Messages refused, since too many have come in part, or since the rest did not come.
+        pub messages_refused: u64 => Counter(None),
     }
 }
 
@@ -32,6 +35,7 @@ pub(crate) struct ConnectionCounts {
     delayed: CountedCase,
     throttled: CountedCase,
     ended_by_server: CountedCase,
+    messages_refused: CountedCase,
 }
 
 /// One case, and how often its lines come.
@@ -61,6 +65,7 @@ impl ConnectionCounts {
             delayed: self.delayed.read(),
             throttled: self.throttled.read(),
             ended_by_server: self.ended_by_server.read(),
+            messages_refused: self.messages_refused.read(),
         }
     }
 
@@ -96,6 +101,13 @@ impl ConnectionCounts {
         };
         if let Some(left_out) = self.ended_by_server.note() {
             tracing::warn!(left_out, "a connection of {addr} was ended: {why}");
+        }
+    }
+
+    /// A message that came in parts was refused with these words.
+    pub(crate) fn note_refused_message(&self, words: &str) {
+        if let Some(left_out) = self.messages_refused.note() {
+            tracing::warn!(left_out, "a request was refused: {words}");
         }
     }
 }

@@ -48,7 +48,7 @@ pub(crate) async fn serve(
 ) -> Result<(), tonic::transport::Error> {
     let (taken, connections) = mpsc::channel::<io::Result<_>>(1);
     let http2 = limits.http2;
-    let unfinished = UnfinishedBytes::new(limits.unfinished_bytes_max);
+    let unfinished = UnfinishedBytes::new(limits.unfinished_bytes_max, &limits.counts);
     let each = ConnectionLimits::new(http2.control_frames_per_s, unfinished);
     let handshakes = limits.tls.map(Handshakes::new);
     let (count_max, stopped) = (limits.connections_max, stop.clone());

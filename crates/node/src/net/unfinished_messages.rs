@@ -20,6 +20,8 @@ use tokio::time::Sleep;
 use tonic::Status;
 use tonic::codegen::StdError;
 
+use crate::net::connection_counts::ConnectionCounts;
+
 /// Bytes before each message: whether it is compressed (1), its length (4).
 const PREFIX_BYTES: usize = 5;
 /// Nothing longer is a message; what is refuses it at its length.
@@ -37,6 +39,7 @@ const DUE: Duration = Duration::from_secs(30);
 pub(crate) struct UnfinishedBytes {
     taken: AtomicUsize,
     max: usize,
+    counts: Arc<ConnectionCounts>,
 }
 
 /// Those of one connection.
@@ -54,9 +57,9 @@ struct UnfinishedMessage {
 }
 
 impl UnfinishedBytes {
-    /// Room for so many bytes.
-    pub(crate) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { taken: AtomicUsize::new(0), max })
+    /// Room for so many bytes; refused messages are counted.
+    pub(crate) fn new(max: usize, counts: &Arc<ConnectionCounts>) -> Arc<Self> {
+        Arc::new(Self { taken: AtomicUsize::new(0), max, counts: Arc::clone(counts) })
     }
 }
 
@@ -136,6 +139,11 @@ impl<B> BoundedMessages<B> {
         Ok(())
     }
 
+    fn refuse(&self, why: Status) -> StdError {
+        self.room.all.counts.note_refused_message(why.message());
+        why.into()
+    }
+
     /// Fails if the message that is under way is late; wakes the task when it is.
     fn poll_due(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
         let Some(unfinished) = &mut self.unfinished else { return Ok(()) };
@@ -162,7 +170,7 @@ where
         let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
             return match self.poll_due(context) {
                 Ok(()) => Poll::Pending,
-                Err(late) => Poll::Ready(Some(Err(late.into()))),
+                Err(late) => Poll::Ready(Some(Err(self.refuse(late)))),
             };
         };
         let frame = match frame {
@@ -173,7 +181,7 @@ where
         if let Some(data) = frame.data_ref()
             && let Err(refused) = self.take(data)
         {
-            return Poll::Ready(Some(Err(refused.into())));
+            return Poll::Ready(Some(Err(self.refuse(refused))));
         }
         Poll::Ready(Some(Ok(frame)))
     }
@@ -308,11 +316,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_has_a_quarter_and_gets_room_back() {
-        let all = UnfinishedBytes::new(64 * MIB);
+        let all = UnfinishedBytes::new(64 * MIB, &Arc::default());
         let connection = ConnectionUnfinished::of(&all);
         let (mut first, mut second) = (Client::of(&connection), Client::of(&connection));
         first.begin(16 * MIB).await.unwrap();
         assert_eq!(second.begin(1).await, Err(Code::ResourceExhausted));
+        assert_eq!(all.counts.read().messages_refused, 1);
         // Others have room.
         Client::of(&ConnectionUnfinished::of(&all)).begin(16 * MIB).await.unwrap();
         for _ in 0..16 {
@@ -333,7 +342,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_has_room_of_its_own_when_all_is_taken() {
-        let all = UnfinishedBytes::new(64 * MIB);
+        let all = UnfinishedBytes::new(64 * MIB, &Arc::default());
         let flooders: Vec<_> = (0..5).map(|_| ConnectionUnfinished::of(&all)).collect();
         let mut messages = vec![];
         for connection in &flooders {
@@ -354,11 +363,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_message_that_does_not_come_whole_ends_its_call() {
-        let connection = ConnectionUnfinished::of(&UnfinishedBytes::new(64 * MIB));
+        let connection = ConnectionUnfinished::of(&UnfinishedBytes::new(64 * MIB, &Arc::default()));
         let mut client = Client::of(&connection);
         client.begin(10).await.unwrap();
         client.send(&[7; 9]).await.unwrap();
         assert_eq!(client.next().await, Err(Code::DeadlineExceeded));
+        assert_eq!(connection.all.counts.read().messages_refused, 1);
         // One that sends nothing may wait for ever.
         let mut silent = Client::of(&connection);
         silent.send(&[]).await.unwrap();
