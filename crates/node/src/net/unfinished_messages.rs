@@ -34,7 +34,7 @@ const CONNECTION_PARTS: usize = 4;
 /// Within this a message has to come: 16 MiB at 4.5 Mbit/s.
 const DUE: Duration = Duration::from_secs(30);
 
-/// Those of all connections of a store.
+/// Those of all connections of a listener.
 #[derive(Debug)]
 pub(crate) struct UnfinishedBytes {
     taken: AtomicUsize,
@@ -191,7 +191,7 @@ where
     }
 }
 
-/// Where messages end in the bytes of a request.
+/// The ends of messages in the bytes of a request.
 #[derive(Debug, Default)]
 struct MessageCut {
     /// Messages that are whole.
