@@ -59,7 +59,7 @@ settings! {
         /// each stage, one line a second at most. 0: none is.
         #[key(milliseconds(0, HOUR).at_reload())]
         pub slow_request_ms: u64,
-        /// Bytes of messages of clients of which only a part has come, on a listener. A connection
+        /// Bytes of requests of clients of which only a part has come, on a listener. A connection
         /// has a quarter of them at most, and 1 MiB whatever others have; more are refused.
         #[key(bytes(64 * MIB, TIB))]
         pub unfinished_bytes_max: usize,

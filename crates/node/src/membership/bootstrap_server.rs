@@ -12,13 +12,14 @@ use tonic::{Request, Response, Status, Streaming};
 use super::bootstrap::BootstrapDriver;
 use super::convert::{WireQuestion, bootstrap_from_wire, bootstrap_response_to_wire};
 use super::join_server::WaitingStore;
+use crate::net::bounded_calls::BoundedCalls;
 use crate::net::dial::PEER_MESSAGE_BYTES_MAX;
 
 /// The services of a store that is no member yet.
 pub(super) fn routes(bootstrap: &BootstrapDriver) -> Routes {
     let peers = PeersServer::new(BootstrapServer { bootstrap: bootstrap.clone() })
         .max_decoding_message_size(PEER_MESSAGE_BYTES_MAX);
-    waiting(bootstrap).serve(Routes::new(peers))
+    waiting(bootstrap).serve(Routes::new(BoundedCalls(peers)))
 }
 
 fn waiting(bootstrap: &BootstrapDriver) -> WaitingStore {

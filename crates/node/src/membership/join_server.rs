@@ -10,6 +10,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 use super::convert::uuid_to_wire;
+use crate::net::bounded_calls::BoundedCalls;
 
 /// A store without a cluster. Cheap to clone.
 #[derive(Clone)]
@@ -35,7 +36,9 @@ impl WaitingStore {
     /// `routes` with what every store without a cluster answers.
     pub(super) fn serve(self, routes: Routes) -> Routes {
         let (_, health) = tonic_health::server::health_reporter();
-        let mut routes = routes.add_service(health).add_service(JoinServer::new(self.clone()));
+        let mut routes = routes
+            .add_service(BoundedCalls(health))
+            .add_service(BoundedCalls(JoinServer::new(self.clone())));
         let router = std::mem::take(routes.axum_router_mut());
         *routes.axum_router_mut() = router.fallback(move || {
             let store = self.clone();

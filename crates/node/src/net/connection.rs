@@ -26,7 +26,7 @@ use crate::net::frame_turns::FrameTurns;
 use crate::net::server_stop::ServerStop;
 use crate::net::staged_end::StagedEnd;
 use crate::net::unfetched_room::UnfetchedRoom;
-use crate::net::unfinished_messages::{ConnectionUnfinished, UnfinishedBytes};
+use crate::net::unfinished_messages::{ConnectionUnfinished, ListenerUnfinished};
 use crate::net::write_turns::WriteTurns;
 
 /// The time in which a client has to open its connection, counted from its accept, and the rate of
@@ -41,12 +41,12 @@ pub(crate) struct ConnectionLimits {
     pub(crate) first_request: Duration,
     /// Frames without a request in a second, by their weight.
     pub(crate) control_frames_per_s: u32,
-    /// Messages of which only a part has come, with those of all connections of the listener.
-    pub(crate) unfinished: Arc<UnfinishedBytes>,
+    /// Requests of which only a part has come, with those of all connections of the listener.
+    pub(crate) unfinished: ListenerUnfinished,
 }
 
 impl ConnectionLimits {
-    pub(crate) fn new(control_frames_per_s: u32, unfinished: Arc<UnfinishedBytes>) -> Self {
+    pub(crate) fn new(control_frames_per_s: u32, unfinished: ListenerUnfinished) -> Self {
         Self {
             preface: Duration::from_secs(10),
             first_request: Duration::from_secs(60),
@@ -295,23 +295,25 @@ pub(crate) struct ConnectionPeer {
     identity: Option<Arc<PeerIdentity>>,
     unfetched: Arc<UnfetchedRoom>,
     unfinished: Arc<ConnectionUnfinished>,
+    unfinished_of_stores: Arc<ConnectionUnfinished>,
     batches: Arc<UnfetchedRoom>,
 }
 
 impl Default for ConnectionPeer {
     fn default() -> Self {
         // That of a caller in the same process.
-        Self::new(None, &UnfinishedBytes::new(usize::MAX, &Arc::default()))
+        Self::new(None, &ListenerUnfinished::new(usize::MAX, &Arc::default()))
     }
 }
 
 impl ConnectionPeer {
     /// That of a new connection, with its party if that is known.
-    fn new(identity: Option<Arc<PeerIdentity>>, all: &Arc<UnfinishedBytes>) -> Self {
+    fn new(identity: Option<Arc<PeerIdentity>>, of_all: &ListenerUnfinished) -> Self {
         Self {
             identity,
             unfetched: Arc::default(),
-            unfinished: ConnectionUnfinished::of(all),
+            unfinished: ConnectionUnfinished::of(&of_all.of_clients),
+            unfinished_of_stores: ConnectionUnfinished::of(&of_all.of_stores),
             batches: Arc::new(UnfetchedRoom::of_batches()),
         }
     }
@@ -331,9 +333,14 @@ impl ConnectionPeer {
         &self.unfetched
     }
 
-    /// The room for messages of which only a part has come.
+    /// The room for requests of clients of which only a part has come.
     pub(crate) fn unfinished(&self) -> &Arc<ConnectionUnfinished> {
         &self.unfinished
+    }
+
+    /// The same for messages between stores.
+    pub(crate) fn unfinished_of_stores(&self) -> &Arc<ConnectionUnfinished> {
+        &self.unfinished_of_stores
     }
 
     /// The room for requests of its streams of batches that are under way, and for their answers.
@@ -378,7 +385,8 @@ mod tests {
         let addr = listener.local_addr().unwrap();
         let (taken, connections) = mpsc::channel(1);
         let (stop, stopped) = watch::channel(ServerStop::Not);
-        let limits = ConnectionLimits::new(10_000, UnfinishedBytes::new(64 << 20, &Arc::default()));
+        let limits =
+            ConnectionLimits::new(10_000, ListenerUnfinished::new(64 << 20, &Arc::default()));
         tokio::spawn(accept(
             listener,
             connections_max,
@@ -415,7 +423,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_owes_something_or_speaks_http_1_is_given_up() {
-        let limits = ConnectionLimits::new(10_000, UnfinishedBytes::new(64 << 20, &Arc::default()));
+        let limits =
+            ConnectionLimits::new(10_000, ListenerUnfinished::new(64 << 20, &Arc::default()));
         let settings = b"\0\0\0\x04\0\0\0\0\0";
         let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..]].concat();
         let half_a_request = [&preface[..], b"\0\0\x05\x01\x04\0\0\0\x01abcd"].concat();

@@ -21,14 +21,14 @@ use crate::net::connection::ConnectionLimits;
 use crate::net::connection_counts::ConnectionCounts;
 use crate::net::handshakes::Handshakes;
 use crate::net::server_stop::ServerStop;
-use crate::net::unfinished_messages::UnfinishedBytes;
+use crate::net::unfinished_messages::ListenerUnfinished;
 
 /// Limits of one listener, its TLS if it has some, and where it counts.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerLimits {
     pub(crate) connections_max: usize,
     pub(crate) streams_per_connection_max: u32,
-    /// Bytes of messages of clients of which only a part has come.
+    /// Bytes of requests of clients of which only a part has come.
     pub(crate) unfinished_bytes_max: usize,
     pub(crate) http2: Http2Config,
     pub(crate) tls: Option<TlsAcceptor>,
@@ -48,7 +48,7 @@ pub(crate) async fn serve(
 ) -> Result<(), tonic::transport::Error> {
     let (taken, connections) = mpsc::channel::<io::Result<_>>(1);
     let http2 = limits.http2;
-    let unfinished = UnfinishedBytes::new(limits.unfinished_bytes_max, &limits.counts);
+    let unfinished = ListenerUnfinished::new(limits.unfinished_bytes_max, &limits.counts);
     let each = ConnectionLimits::new(http2.control_frames_per_s, unfinished);
     let handshakes = limits.tls.map(Handshakes::new);
     let (count_max, stopped) = (limits.connections_max, stop.clone());

@@ -1,13 +1,15 @@
-//! Bounds the bytes of messages of which only a part has come.
+//! Bounds the bytes of requests of which only a part has come.
 //!
 //! The server library takes the parts of a message as they come and opens the window of HTTP/2 for
 //! more of them, so a client that begins a thousand messages of the largest size, and ends none,
-//! would have gigabytes of a store. Here a message that does not come at once counts with the
-//! length that it announces, and one for which there is no room is refused before more of it is
-//! taken. Refused, not kept waiting: messages that wait would fill the window of their connection,
-//! and those that have room would not get their next part. Decision 62
+//! would have gigabytes of a store. So would one that sends them whole and does not end the calls,
+//! which wait for it with the messages in memory. Here a message that has to be waited for counts
+//! with the length that it announces, and one for which there is no room is refused before more of
+//! it is taken. Refused, not kept waiting: messages that wait would fill the window of their
+//! connection, and those that have room would not get their next part. Decision 62
 //! (`docs/decisions/0062-unfinished-messages-are-bounded.md`) has what was seen without.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,16 +31,20 @@ const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// Bytes that each connection may have whatever others have: a client with many small messages
 /// under way does not feel those with large ones.
 const OWN_BYTES: usize = 1 << 20;
+/// Bytes of all messages between stores.
+const STORES_BYTES_MAX: usize = 1 << 30;
 /// The part of all bytes that one connection may have.
 const CONNECTION_PARTS: usize = 4;
 /// Within this a message has to come: 16 MiB at 4.5 Mbit/s.
 const DUE: Duration = Duration::from_secs(30);
 
-/// Those of all connections of a listener.
+/// Those of all connections of a listener, of clients or of stores.
 #[derive(Debug)]
 pub(crate) struct UnfinishedBytes {
     taken: AtomicUsize,
     max: usize,
+    /// Where the bound comes from.
+    bound: &'static str,
     counts: Arc<ConnectionCounts>,
 }
 
@@ -58,8 +64,26 @@ struct UnfinishedMessage {
 
 impl UnfinishedBytes {
     /// Room for so many bytes; refused messages are counted.
-    pub(crate) fn new(max: usize, counts: &Arc<ConnectionCounts>) -> Arc<Self> {
-        Arc::new(Self { taken: AtomicUsize::new(0), max, counts: Arc::clone(counts) })
+    fn new(max: usize, bound: &'static str, counts: &Arc<ConnectionCounts>) -> Arc<Self> {
+        Arc::new(Self { taken: AtomicUsize::new(0), max, bound, counts: Arc::clone(counts) })
+    }
+}
+
+/// Those of a listener. Messages between stores are as few as their streams, and those of clients
+/// must not keep them out.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenerUnfinished {
+    pub(crate) of_clients: Arc<UnfinishedBytes>,
+    pub(crate) of_stores: Arc<UnfinishedBytes>,
+}
+
+impl ListenerUnfinished {
+    /// Room for so many bytes of clients; refused messages are counted.
+    pub(crate) fn new(of_clients: usize, counts: &Arc<ConnectionCounts>) -> Self {
+        Self {
+            of_clients: UnfinishedBytes::new(of_clients, "limits.unfinished_bytes_max", counts),
+            of_stores: UnfinishedBytes::new(STORES_BYTES_MAX, "1 GiB between stores", counts),
+        }
     }
 }
 
@@ -95,69 +119,115 @@ fn beyond_own(bytes: usize) -> usize {
     bytes.saturating_sub(OWN_BYTES)
 }
 
+/// The number of messages that a method takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestKind {
+    /// One: it is unfinished until the client has ended the request.
+    Unary,
+    /// Any number: each is unfinished until it is whole. Between two of them, hours may go by.
+    Stream,
+}
+
 /// The messages of a request, whose bytes count while they are unfinished.
 pub(crate) struct BoundedMessages<B> {
-    body: B,
+    /// None once a message was refused.
+    body: Option<B>,
+    kind: RequestKind,
     cut: MessageCut,
+    /// The last part of a unary request, until its end has come: without it the message is neither
+    /// inflated nor decoded, and what is held is not longer than what counts.
+    last_part: Option<Bytes>,
     room: Arc<ConnectionUnfinished>,
     unfinished: Option<Unfinished>,
 }
 
-/// The message that is under way, and when it is due.
+/// The message that is waited for, and when it is due.
 struct Unfinished {
-    number: u64,
     due: Pin<Box<Sleep>>,
     _counted: UnfinishedMessage,
 }
 
 impl<B> BoundedMessages<B> {
     /// Those of `body`, which came on the connection with this room.
-    pub(crate) fn new(body: B, room: Arc<ConnectionUnfinished>) -> Self {
-        Self { body, cut: MessageCut::default(), room, unfinished: None }
+    pub(crate) fn new(body: B, kind: RequestKind, room: Arc<ConnectionUnfinished>) -> Self {
+        let body = Some(body);
+        Self { body, kind, cut: MessageCut::default(), last_part: None, room, unfinished: None }
     }
 
-    /// Counts what has come.
-    fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
-        self.cut.advance(bytes);
-        let Some(length) = self.cut.unfinished() else {
-            self.unfinished = None;
-            return Ok(());
-        };
-        let number = self.cut.finished;
-        if self.unfinished.as_ref().is_some_and(|it| it.number == number) {
+    /// Takes the next part; gives it back unless the end of the request has to come first.
+    fn take(&mut self, part: Bytes) -> Result<Option<Bytes>, Status> {
+        let finished = self.cut.finished;
+        self.cut.advance(&part);
+        let is_whole = self.cut.finished > finished;
+        if self.kind == RequestKind::Stream {
+            if is_whole {
+                self.unfinished = None;
+            }
+            return Ok(Some(part));
+        }
+        if self.cut.messages() > 1 {
+            return Err(Status::unimplemented("more than one message in a unary call"));
+        }
+        if is_whole {
+            self.last_part = Some(part);
+            return Ok(None);
+        }
+        Ok(Some(part))
+    }
+
+    /// Counts the message that is held while more is waited for. Fails if there is no room, or if
+    /// it is late; wakes the task when it is.
+    fn poll_waiting(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
+        if !self.cut.is_under_way() && self.last_part.is_none() {
             return Ok(());
         }
-        self.unfinished = None;
-        let counted = self.room.begin(length.min(MESSAGE_BYTES_MAX)).ok_or_else(|| {
-            Status::resource_exhausted(format!(
-                "a message of {length} bytes comes in parts, and more that are not whole yet have \
-                 no room: limits.unfinished_bytes_max"
-            ))
-        })?;
-        let due = Box::pin(tokio::time::sleep(DUE));
-        self.unfinished = Some(Unfinished { number, due, _counted: counted });
-        Ok(())
-    }
-
-    fn refuse(&self, why: Status) -> StdError {
-        self.room.all.counts.note_refused_message(why.message());
-        why.into()
-    }
-
-    /// Fails if the message that is under way is late; wakes the task when it is.
-    fn poll_due(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
-        let Some(unfinished) = &mut self.unfinished else { return Ok(()) };
+        let length = self.cut.length;
+        let unfinished = match &mut self.unfinished {
+            Some(unfinished) => unfinished,
+            none => {
+                let counted = self.room.begin(length.min(MESSAGE_BYTES_MAX)).ok_or_else(|| {
+                    Status::resource_exhausted(format!(
+                        "a message of {length} bytes is not here to its end, and more of those \
+                         have no room: {}",
+                        self.room.all.bound
+                    ))
+                })?;
+                let due = Box::pin(tokio::time::sleep(DUE));
+                none.insert(Unfinished { due, _counted: counted })
+            }
+        };
         if unfinished.due.as_mut().poll(context).is_pending() {
             return Ok(());
         }
         let within = DUE.as_secs();
-        Err(Status::deadline_exceeded(format!("a message has not come whole within {within} s")))
+        Err(Status::deadline_exceeded(format!("a message has not come to its end in {within} s")))
     }
+}
+
+impl<B> BoundedMessages<B>
+where
+    B: HttpBody + Send + Unpin + 'static,
+{
+    /// The refusal, which goes out at once, while its client may go on to send. The bytes that
+    /// come until it has seen the refusal are taken and thrown away: the transport would reset a
+    /// stream without a reader, and ends connections that go on to send on many of those.
+    fn refuse(&mut self, why: Status) -> StdError {
+        self.room.all.counts.note_refused_message(why.message());
+        if let Some(body) = self.body.take() {
+            tokio::spawn(tokio::time::timeout(DUE, discard(body)));
+        }
+        why.into()
+    }
+}
+
+/// Takes a request to its end.
+async fn discard(mut body: impl HttpBody + Unpin) {
+    while let Some(Ok(_)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {}
 }
 
 impl<B> HttpBody for BoundedMessages<B>
 where
-    B: HttpBody + Unpin,
+    B: HttpBody + Send + Unpin + 'static,
     B::Error: Into<StdError>,
 {
     type Data = Bytes;
@@ -167,27 +237,34 @@ where
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
-        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
-            return match self.poll_due(context) {
-                Ok(()) => Poll::Pending,
-                Err(late) => Poll::Ready(Some(Err(self.refuse(late)))),
+        loop {
+            let Some(body) = &mut self.body else { return Poll::Ready(None) };
+            let frame = match Pin::new(body).poll_frame(context) {
+                Poll::Ready(Some(frame)) => frame.map_err(Into::into)?,
+                Poll::Ready(None) => {
+                    // The work of the request may keep its body; admission counts it then.
+                    self.unfinished = None;
+                    return Poll::Ready(self.last_part.take().map(|part| Ok(Frame::data(part))));
+                }
+                Poll::Pending => {
+                    return match self.poll_waiting(context) {
+                        Ok(()) => Poll::Pending,
+                        Err(refused) => Poll::Ready(Some(Err(self.refuse(refused)))),
+                    };
+                }
             };
-        };
-        let frame = match frame {
-            Some(Ok(frame)) => frame.map_data(|mut data| data.copy_to_bytes(data.remaining())),
-            Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
-            None => return Poll::Ready(None),
-        };
-        if let Some(data) = frame.data_ref()
-            && let Err(refused) = self.take(data)
-        {
-            return Poll::Ready(Some(Err(self.refuse(refused))));
+            // No request has trailers in gRPC.
+            let Ok(mut data) = frame.into_data() else { continue };
+            match self.take(data.copy_to_bytes(data.remaining())) {
+                Ok(Some(part)) => return Poll::Ready(Some(Ok(Frame::data(part)))),
+                Ok(None) => {}
+                Err(refused) => return Poll::Ready(Some(Err(self.refuse(refused)))),
+            }
         }
-        Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.last_part.is_none() && self.body.as_ref().is_none_or(HttpBody::is_end_stream)
     }
 }
 
@@ -198,7 +275,7 @@ struct MessageCut {
     finished: u64,
     prefix: [u8; PREFIX_BYTES],
     prefix_bytes: usize,
-    /// Of the message whose prefix is whole.
+    /// Of the last message whose prefix is whole.
     length: usize,
     bytes_left: usize,
 }
@@ -229,16 +306,19 @@ impl MessageCut {
         }
     }
 
-    /// The length of the message that is under way, if one is whose length is known.
-    fn unfinished(&self) -> Option<usize> {
-        (self.prefix_bytes == PREFIX_BYTES).then_some(self.length)
+    /// Whether a part of a message has come, and so its length.
+    fn is_under_way(&self) -> bool {
+        self.prefix_bytes == PREFIX_BYTES
+    }
+
+    /// Messages that are whole, and the one of which something has come.
+    fn messages(&self) -> u64 {
+        self.finished + u64::from(self.prefix_bytes > 0)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
-
     use tokio::sync::mpsc;
     use tonic::Code;
 
@@ -260,33 +340,62 @@ mod tests {
     }
 
     struct Client {
-        sender: mpsc::Sender<Bytes>,
+        /// None once the request has ended.
+        sender: Option<mpsc::Sender<Bytes>>,
         messages: BoundedMessages<Sent>,
     }
 
     impl Client {
-        fn of(connection: &Arc<ConnectionUnfinished>) -> Self {
+        fn of(kind: RequestKind, connection: &Arc<ConnectionUnfinished>) -> Self {
             let (sender, sent) = mpsc::channel(1);
-            Self { sender, messages: BoundedMessages::new(Sent(sent), Arc::clone(connection)) }
+            let messages = BoundedMessages::new(Sent(sent), kind, Arc::clone(connection));
+            Self { sender: Some(sender), messages }
         }
 
-        async fn next(&mut self) -> Result<Bytes, Code> {
+        fn stream(connection: &Arc<ConnectionUnfinished>) -> Self {
+            Self::of(RequestKind::Stream, connection)
+        }
+
+        /// The bytes that the service has of the request, until it would have to wait for more.
+        async fn read(&mut self) -> Result<Vec<u8>, Code> {
+            let mut read = vec![];
+            let read_all = async {
+                while let Some(part) = self.next().await? {
+                    read.extend(part);
+                }
+                Ok::<_, Code>(())
+            };
+            // The second branch: nothing more has come.
+            tokio::select! {
+                biased;
+                ended = read_all => ended?,
+                () = std::future::ready(()) => {}
+            }
+            Ok(read)
+        }
+
+        /// The next part; none at the end of the request.
+        async fn next(&mut self) -> Result<Option<Bytes>, Code> {
             let next = poll_fn(|context| Pin::new(&mut self.messages).poll_frame(context)).await;
-            match next.unwrap() {
-                Ok(frame) => Ok(frame.into_data().unwrap()),
+            match next.transpose() {
+                Ok(frame) => Ok(frame.map(|frame| frame.into_data().unwrap())),
                 Err(error) => Err(error.downcast::<Status>().unwrap().code()),
             }
         }
 
-        async fn send(&mut self, bytes: &[u8]) -> Result<(), Code> {
-            self.sender.send(Bytes::copy_from_slice(bytes)).await.unwrap();
-            assert_eq!(self.next().await?, bytes);
-            Ok(())
+        async fn send(&mut self, bytes: &[u8]) -> Result<Vec<u8>, Code> {
+            self.sender.as_ref().unwrap().send(Bytes::copy_from_slice(bytes)).await.unwrap();
+            self.read().await
         }
 
         /// Begins a message of `length` bytes.
-        async fn begin(&mut self, length: usize) -> Result<(), Code> {
+        async fn begin(&mut self, length: usize) -> Result<Vec<u8>, Code> {
             self.send(&prefix(length)).await
+        }
+
+        async fn end(&mut self) -> Result<Vec<u8>, Code> {
+            self.sender = None;
+            self.read().await
         }
     }
 
@@ -296,82 +405,122 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
+    fn room(bytes: usize) -> Arc<UnfinishedBytes> {
+        ListenerUnfinished::new(bytes, &Arc::default()).of_clients
+    }
+
     #[test]
     fn messages_end_where_their_lengths_say() {
         let sent: Vec<u8> = [3, 0, 1000, 7].map(|n| [prefix(n), vec![9; n]].concat()).concat();
         for part_bytes in 1..20 {
-            let (mut cut, mut unfinished) = (MessageCut::default(), vec![]);
+            let (mut cut, mut lengths) = (MessageCut::default(), vec![]);
             for part in sent.chunks(part_bytes) {
                 cut.advance(part);
-                unfinished.extend(cut.unfinished());
+                lengths.extend(cut.is_under_way().then_some(cut.length));
             }
-            assert_eq!((cut.finished, cut.unfinished()), (4, None), "parts of {part_bytes}");
-            assert!(unfinished.contains(&1000));
-            assert!(unfinished.iter().all(|length| [3, 1000, 7].contains(length)));
+            assert_eq!((cut.messages(), cut.is_under_way()), (4, false), "{part_bytes} bytes each");
+            assert!(lengths.contains(&1000));
+            assert!(lengths.iter().all(|length| [3, 1000, 7].contains(length)));
         }
         let mut cut = MessageCut::default();
         cut.advance(&sent);
-        assert_eq!((cut.finished, cut.unfinished()), (4, None));
+        assert_eq!((cut.messages(), cut.is_under_way()), (4, false));
+        cut.advance(&[0]);
+        assert_eq!((cut.messages(), cut.is_under_way()), (5, false));
     }
 
     #[tokio::test]
     async fn a_connection_has_a_quarter_and_gets_room_back() {
-        let all = UnfinishedBytes::new(64 * MIB, &Arc::default());
+        let all = room(64 * MIB);
         let connection = ConnectionUnfinished::of(&all);
-        let (mut first, mut second) = (Client::of(&connection), Client::of(&connection));
+        let (mut first, mut second) = (Client::stream(&connection), Client::stream(&connection));
         first.begin(16 * MIB).await.unwrap();
         assert_eq!(second.begin(1).await, Err(Code::ResourceExhausted));
         assert_eq!(all.counts.read().messages_refused, 1);
         // Others have room.
-        Client::of(&ConnectionUnfinished::of(&all)).begin(16 * MIB).await.unwrap();
+        Client::stream(&ConnectionUnfinished::of(&all)).begin(16 * MIB).await.unwrap();
         for _ in 0..16 {
             first.send(&vec![7; MIB]).await.unwrap();
         }
         assert_eq!(all.taken.load(Ordering::Relaxed), 0);
         // Whole messages do not count, and the one after the last of them does.
         let mut more = [prefix(3), vec![7; 3], prefix(2), vec![7; 2]].concat();
-        first.send(&more).await.unwrap();
+        assert_eq!(first.send(&more).await.unwrap(), more);
         more.extend(prefix(15 * MIB));
-        first.send(&more).await.unwrap();
-        let mut third = Client::of(&connection);
+        assert_eq!(first.send(&more).await.unwrap(), more);
+        let mut third = Client::stream(&connection);
         assert_eq!(third.begin(2 * MIB).await, Err(Code::ResourceExhausted));
         drop(first);
-        Client::of(&connection).begin(16 * MIB).await.unwrap();
+        Client::stream(&connection).begin(16 * MIB).await.unwrap();
         assert_eq!(all.taken.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test]
-    async fn a_connection_has_room_of_its_own_when_all_is_taken() {
-        let all = UnfinishedBytes::new(64 * MIB, &Arc::default());
-        let flooders: Vec<_> = (0..5).map(|_| ConnectionUnfinished::of(&all)).collect();
-        let mut messages = vec![];
-        for connection in &flooders {
-            let mut message = Client::of(connection);
-            // Longer than a message may be: what reads it refuses it.
-            message.begin(u32::MAX as usize).await.unwrap_or_else(|_| panic!("no room"));
-            messages.push(message);
-            if messages.len() == 4 {
-                break;
-            }
+    async fn a_unary_message_counts_until_its_request_ends() {
+        let all = room(64 * MIB);
+        let connection = ConnectionUnfinished::of(&all);
+        let message = [prefix(2 * MIB), vec![7; 2 * MIB]].concat();
+        let mut whole = Client::of(RequestKind::Unary, &connection);
+        // Its last part is kept back: nothing is decoded, or inflated, before the end.
+        let read = whole.send(&message[..MIB]).await.unwrap();
+        assert_eq!(read, message[..MIB]);
+        assert!(whole.send(&message[MIB..]).await.unwrap().is_empty());
+        assert_eq!(all.taken.load(Ordering::Relaxed), 2 * MIB - OWN_BYTES);
+        assert!(whole.send(&[]).await.unwrap().is_empty());
+        assert_eq!(whole.end().await.unwrap(), message[MIB..]);
+        assert_eq!(all.taken.load(Ordering::Relaxed), 0);
+        assert_eq!(whole.next().await, Ok(None));
+        for surplus in [&[0][..], &prefix(0)] {
+            let mut two = Client::of(RequestKind::Unary, &connection);
+            let sent = [&message, surplus].concat();
+            assert_eq!(two.send(&sent).await, Err(Code::Unimplemented));
         }
-        let mut other = Client::of(&flooders[4]);
+    }
+
+    #[tokio::test]
+    async fn what_comes_behind_a_refusal_is_taken() {
+        let connection = ConnectionUnfinished::of(&room(32 * MIB));
+        let mut client = Client::stream(&connection);
+        assert_eq!(client.begin(17 * MIB).await, Err(Code::ResourceExhausted));
+        assert_eq!(client.next().await, Ok(None));
+        let sender = client.sender.unwrap();
+        for _ in 0..17 {
+            sender.send(vec![7; MIB].into()).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_has_room_of_its_own_when_all_is_taken() {
+        let all = room(64 * MIB);
+        let mut messages: Vec<_> =
+            (0..4).map(|_| Client::stream(&ConnectionUnfinished::of(&all))).collect();
+        for message in &mut messages {
+            // Longer than a message may be: what reads it refuses it.
+            message.begin(u32::MAX as usize).await.unwrap();
+        }
+        let connection = ConnectionUnfinished::of(&all);
+        let mut other = Client::stream(&connection);
         assert!(other.begin(OWN_BYTES).await.is_ok());
-        let mut too_much = Client::of(&flooders[4]);
+        let mut too_much = Client::stream(&connection);
         let rest = all.max - all.taken.load(Ordering::Relaxed);
         assert_eq!(too_much.begin(rest + 1).await, Err(Code::ResourceExhausted));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_that_does_not_come_whole_ends_its_call() {
-        let connection = ConnectionUnfinished::of(&UnfinishedBytes::new(64 * MIB, &Arc::default()));
-        let mut client = Client::of(&connection);
-        client.begin(10).await.unwrap();
-        client.send(&[7; 9]).await.unwrap();
-        assert_eq!(client.next().await, Err(Code::DeadlineExceeded));
-        assert_eq!(connection.all.counts.read().messages_refused, 1);
-        // One that sends nothing may wait for ever.
-        let mut silent = Client::of(&connection);
-        silent.send(&[]).await.unwrap();
+    async fn a_message_that_does_not_come_to_its_end_ends_its_call() {
+        let connection = ConnectionUnfinished::of(&room(64 * MIB));
+        for (kind, bytes) in
+            [(RequestKind::Stream, 9), (RequestKind::Unary, 9), (RequestKind::Unary, 10)]
+        {
+            let mut client = Client::of(kind, &connection);
+            client.begin(10).await.unwrap();
+            client.send(&vec![7; bytes]).await.unwrap();
+            assert_eq!(client.next().await, Err(Code::DeadlineExceeded), "{kind:?} {bytes}");
+        }
+        assert_eq!(connection.all.counts.read().messages_refused, 3);
+        // A stream that sends no more may wait for ever.
+        let mut silent = Client::stream(&connection);
+        silent.send(&[prefix(2), vec![7; 2]].concat()).await.unwrap();
         let hour = tokio::time::timeout(Duration::from_secs(3600), silent.next());
         assert!(hour.await.is_err());
     }

@@ -41,7 +41,7 @@ use crate::net::call_deadline::CallDeadline;
 use crate::net::connection::ConnectionPeer;
 use crate::net::refusal::refusal;
 use crate::net::unfetched_room::AnswerRoom;
-use crate::net::unfinished_messages::BoundedMessages;
+use crate::net::unfinished_messages::{BoundedMessages, RequestKind};
 
 /// The service that every store offers to clients, as a server takes it.
 #[derive(Clone)]
@@ -63,7 +63,11 @@ impl RawKvServer {
     /// # Errors
     ///
     /// As [`encoding`].
-    fn requests<T, B>(&self, request: http::Request<B>) -> Result<Streaming<T>, Status>
+    fn requests<T, B>(
+        &self,
+        request: http::Request<B>,
+        kind: RequestKind,
+    ) -> Result<Streaming<T>, Status>
     where
         T: Message + Default + 'static,
         B: HttpBody + Send + Unpin + 'static,
@@ -72,7 +76,7 @@ impl RawKvServer {
         let encoding = encoding(request.headers())?;
         let bytes_max = self.service.limits().message_bytes_max;
         let room = Arc::clone(ConnectionPeer::of(request.extensions()).unfinished());
-        let body = BoundedMessages::new(request.into_body(), room);
+        let body = BoundedMessages::new(request.into_body(), kind, room);
         let decoder = ProstCodec::<T, T>::default().decoder();
         // The limit holds for a message as it comes, and again for what it is inflated to.
         Ok(Streaming::new_request(decoder, body, encoding, Some(bytes_max)))
@@ -85,7 +89,7 @@ impl RawKvServer {
         B: HttpBody + Send + Unpin + 'static,
         B::Error: Into<StdError>,
     {
-        let mut requests = self.requests(request)?;
+        let mut requests = self.requests(request, RequestKind::Unary)?;
         let message = requests.message().await?;
         let message = message.ok_or_else(|| Status::internal("Missing request message."))?;
         // The end of the request: a call that its client broke off is not carried out.
@@ -158,7 +162,7 @@ where
         };
         match method {
             "BatchCommands" => Box::pin(async move {
-                let requests = server.requests(request);
+                let requests = server.requests(request, RequestKind::Stream);
                 Ok(respond(
                     requests.map(|it| batch_commands::serve(server.service, it, &peer, deadline)),
                 ))
