@@ -32,7 +32,7 @@ settings! {
         /// Frames without a request in a second: pings, settings, windows, resets, empty data.
         /// Settings, resets and empty data count as eight, pings as four, for they cost as much
         /// more. A tenth of it may come at once, and each 4 KiB that the client fetches allow for
-        /// one more. Frames that come faster are read later; a connection with more of them for 5
+        /// one more. Frames that come faster are read later; a connection with more of them for 2
         /// s without a moment in which all are read is ended.
         #[key(count(100, 10_000_000))]
         pub control_frames_per_s: u32,

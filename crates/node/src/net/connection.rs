@@ -473,12 +473,12 @@ mod tests {
         here.read_exact(&mut vec![0; opening.len()]).await.unwrap();
         tokio::time::pause();
         let began = Instant::now();
-        for _ in 0..10 {
+        for _ in 0..4 {
             client.write_all(&pings).await.unwrap();
             here.read_exact(&mut vec![0; pings.len()]).await.unwrap();
         }
-        // 10,000 at 10,000 in a second; the last ones are read, and paid for by those after them.
-        assert!(began.elapsed() > Duration::from_millis(800), "{:?}", began.elapsed());
+        // A weight of 16,000 at 10,000 in a second; the last ones are paid for by those after them.
+        assert!(began.elapsed() > Duration::from_secs(1), "{:?}", began.elapsed());
     }
 
     #[tokio::test]

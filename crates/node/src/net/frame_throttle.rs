@@ -17,10 +17,13 @@ use tokio::time::{Instant, Sleep};
 
 /// The part of a second's frames that may come at once.
 const BURST_PARTS: u32 = 10;
+/// The shortest pause. The frames that are due after it are read in few turns, and what answers
+/// them is written together; after one of a millisecond, each would be a write of its own.
+const PAUSE_MIN: Duration = Duration::from_millis(4);
 /// The time for which more may come than that, without a moment in which all that has come is
 /// read. A client that waits for an answer to its last ping has such moments, however many it
 /// sends.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Fetched bytes that allow for one frame more. Clients open their windows once for each 16 KiB,
 /// of the stream and of the connection, or less often.
@@ -68,7 +71,7 @@ impl FrameThrottle {
         let until = self.due - burst;
         if until > now {
             self.paused_since.get_or_insert(now);
-            self.pause = Some(Box::pin(tokio::time::sleep_until(until)));
+            self.pause = Some(Box::pin(tokio::time::sleep_until(until.max(now + PAUSE_MIN))));
         }
     }
 
@@ -117,6 +120,9 @@ mod tests {
         poll_fn(|context| throttle.poll_ready(context)).await
     }
 
+    /// The time of the frames that may come at once.
+    const BURST: Duration = Duration::from_millis(100);
+
     async fn time_of(rounds: u32, frames: u32, throttle: &mut FrameThrottle) -> Duration {
         let began = Instant::now();
         for _ in 0..rounds {
@@ -131,11 +137,9 @@ mod tests {
     async fn a_flood_is_taken_at_the_rate_and_a_burst_at_once() {
         let mut throttle = FrameThrottle::new(1000);
         assert_eq!(time_of(100, 1, &mut throttle).await, Duration::ZERO);
-        let flood = time_of(80, 50, &mut throttle).await;
-        assert!(
-            (Duration::from_secs(4)..Duration::from_millis(4200)).contains(&flood),
-            "{flood:?}"
-        );
+        let flood = time_of(30, 50, &mut throttle).await;
+        let at_the_rate = Duration::from_millis(1500);
+        assert!((at_the_rate..at_the_rate + BURST).contains(&flood), "{flood:?}");
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(time_of(2, 50, &mut throttle).await, Duration::ZERO);
     }
@@ -154,8 +158,8 @@ mod tests {
     async fn a_client_that_floods_on_is_hung_up_on_and_one_that_rests_is_not() {
         let mut throttle = FrameThrottle::new(1000);
         for _ in 0..10 {
-            time_of(80, 50, &mut throttle).await;
-            tokio::time::advance(Duration::from_millis(100)).await;
+            time_of(30, 50, &mut throttle).await;
+            tokio::time::advance(BURST).await;
         }
         let began = Instant::now();
         let error = loop {
@@ -167,6 +171,23 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
         let flood = began.elapsed();
         assert!((PATIENCE..PATIENCE + Duration::from_millis(200)).contains(&flood), "{flood:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_are_few_whatever_a_frame_weighs() {
+        let mut throttle = FrameThrottle::new(1000);
+        throttle.count(100);
+        let mut pauses = 0;
+        let flood = Instant::now();
+        for _ in 0..1000 {
+            throttle.count(1);
+            let before = Instant::now();
+            ready(&mut throttle).await.unwrap();
+            pauses += u32::from(before.elapsed() > Duration::ZERO);
+        }
+        let seconds = flood.elapsed().as_secs_f64();
+        assert!((0.99..1.02).contains(&seconds), "{seconds} s");
+        assert!((150..=260).contains(&pauses), "{pauses} pauses");
     }
 
     #[tokio::test(start_paused = true)]

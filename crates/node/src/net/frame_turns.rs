@@ -39,7 +39,7 @@ const UNPACED_WAITING_MAX: u32 = 16;
 /// From one turn to the next one of a connection on which more wait. It has been asked for more
 /// than its client fetches, and a thousand requests more at once would be 45 ms in which other
 /// clients have half of the thread.
-const PACE: Duration = Duration::from_millis(1);
+const PACE: Duration = Duration::from_millis(4);
 /// Bytes that a client has to fetch for a turn that is not paced, twice what clients fetch for
 /// each opening of a window: who fetches makes room for what waits.
 const UNPACED_TURN_BYTES: usize = 8 << 10;
@@ -167,6 +167,10 @@ impl FrameTurns {
     }
 
     fn turn_weight(&self) -> i64 {
+        if self.throttle.is_pausing() {
+            // Long turns, between pauses: short ones would be a write each, for one answer.
+            return TURN_WEIGHT.into();
+        }
         i64::from(FIRST_TURN_WEIGHT) + (self.fetched_bytes / BYTES_PER_WEIGHT) as i64
     }
 
@@ -283,6 +287,19 @@ mod tests {
         assert_eq!(read_all(&sent, 1 << 20).await, (sent, 0));
         let plain = b"GET /metrics HTTP/1.1\r\n\r\n".repeat(1000);
         assert_eq!(read_all(&plain, 8192).await, (plain, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_throttled_connection_has_long_turns_between_its_pauses() {
+        let ping = b"\0\0\x08\x06\0\0\0\0\012345678";
+        let burst = [PREFACE, &ping.repeat(250)].concat();
+        let flood = [PREFACE, &ping.repeat(1250)].concat();
+        let new = || FrameTurns::new(10_000, None);
+        let (_, of_burst) = read_in(new(), &burst, 8192, 0).await;
+        let (came, yields) = read_in(new(), &flood, 8192, 0).await;
+        assert_eq!(came, flood);
+        // Four pings a turn, and a pause after ten of them.
+        assert!((300..=450).contains(&(yields - of_burst)), "{yields}, {of_burst} of the burst");
     }
 
     #[tokio::test]
