@@ -291,7 +291,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_throttled_connection_has_long_turns_between_its_pauses() {
-        let ping = b"\0\0\x08\x06\0\0\0\0\012345678";
+        let ping = b"\0\0\x08\x06\0\0\0\0\0pingpong";
         let burst = [PREFACE, &ping.repeat(250)].concat();
         let flood = [PREFACE, &ping.repeat(1250)].concat();
         let new = || FrameTurns::new(10_000, None);
