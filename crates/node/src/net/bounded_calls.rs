@@ -12,7 +12,7 @@ use tonic::codegen::{Service, StdError};
 use tonic::server::NamedService;
 
 use crate::net::connection::ConnectionPeer;
-use crate::net::unfinished_messages::{BoundedMessages, RequestKind};
+use crate::net::unfinished_messages::{BoundedMessages, MethodKind};
 
 /// The services that stores call. Their messages have a room beside that of clients, which cannot
 /// take it from them.
@@ -61,8 +61,8 @@ where
         };
         let room = Arc::clone(room);
         let kind = match STREAMS.contains(&request.uri().path()) {
-            true => RequestKind::Stream,
-            false => RequestKind::Unary,
+            true => MethodKind::Stream,
+            false => MethodKind::Unary,
         };
         self.0.call(request.map(|body| Body::new(BoundedMessages::new(body, kind, room))))
     }

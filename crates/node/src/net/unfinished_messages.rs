@@ -43,7 +43,7 @@ const DUE: Duration = Duration::from_secs(30);
 pub(crate) struct UnfinishedBytes {
     taken: AtomicUsize,
     max: usize,
-    /// Where the bound comes from.
+    /// The name of the bound, for refusals.
     bound: &'static str,
     counts: Arc<ConnectionCounts>,
 }
@@ -119,9 +119,9 @@ fn beyond_own(bytes: usize) -> usize {
     bytes.saturating_sub(OWN_BYTES)
 }
 
-/// The number of messages that a method takes.
+/// Methods by the number of messages that a call sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestKind {
+pub(crate) enum MethodKind {
     /// One: it is unfinished until the client has ended the request.
     Unary,
     /// Any number: each is unfinished until it is whole. Between two of them, hours may go by.
@@ -132,7 +132,7 @@ pub(crate) enum RequestKind {
 pub(crate) struct BoundedMessages<B> {
     /// None once a message was refused.
     body: Option<B>,
-    kind: RequestKind,
+    kind: MethodKind,
     cut: MessageCut,
     /// The last part of a unary request, until its end has come: without it the message is neither
     /// inflated nor decoded, and what is held is not longer than what counts.
@@ -149,7 +149,7 @@ struct Unfinished {
 
 impl<B> BoundedMessages<B> {
     /// Those of `body`, which came on the connection with this room.
-    pub(crate) fn new(body: B, kind: RequestKind, room: Arc<ConnectionUnfinished>) -> Self {
+    pub(crate) fn new(body: B, kind: MethodKind, room: Arc<ConnectionUnfinished>) -> Self {
         let body = Some(body);
         Self { body, kind, cut: MessageCut::default(), last_part: None, room, unfinished: None }
     }
@@ -159,7 +159,7 @@ impl<B> BoundedMessages<B> {
         let finished = self.cut.finished;
         self.cut.advance(&part);
         let is_whole = self.cut.finished > finished;
-        if self.kind == RequestKind::Stream {
+        if self.kind == MethodKind::Stream {
             if is_whole {
                 self.unfinished = None;
             }
@@ -346,14 +346,14 @@ mod tests {
     }
 
     impl Client {
-        fn of(kind: RequestKind, connection: &Arc<ConnectionUnfinished>) -> Self {
+        fn of(kind: MethodKind, connection: &Arc<ConnectionUnfinished>) -> Self {
             let (sender, sent) = mpsc::channel(1);
             let messages = BoundedMessages::new(Sent(sent), kind, Arc::clone(connection));
             Self { sender: Some(sender), messages }
         }
 
         fn stream(connection: &Arc<ConnectionUnfinished>) -> Self {
-            Self::of(RequestKind::Stream, connection)
+            Self::of(MethodKind::Stream, connection)
         }
 
         /// The bytes that the service has of the request, until it would have to wait for more.
@@ -460,7 +460,7 @@ mod tests {
         let all = room(64 * MIB);
         let connection = ConnectionUnfinished::of(&all);
         let message = [prefix(2 * MIB), vec![7; 2 * MIB]].concat();
-        let mut whole = Client::of(RequestKind::Unary, &connection);
+        let mut whole = Client::of(MethodKind::Unary, &connection);
         // Its last part is kept back: nothing is decoded, or inflated, before the end.
         let read = whole.send(&message[..MIB]).await.unwrap();
         assert_eq!(read, message[..MIB]);
@@ -471,7 +471,7 @@ mod tests {
         assert_eq!(all.taken.load(Ordering::Relaxed), 0);
         assert_eq!(whole.next().await, Ok(None));
         for surplus in [&[0][..], &prefix(0)] {
-            let mut two = Client::of(RequestKind::Unary, &connection);
+            let mut two = Client::of(MethodKind::Unary, &connection);
             let sent = [&message, surplus].concat();
             assert_eq!(two.send(&sent).await, Err(Code::Unimplemented));
         }
@@ -510,7 +510,7 @@ mod tests {
     async fn a_message_that_does_not_come_to_its_end_ends_its_call() {
         let connection = ConnectionUnfinished::of(&room(64 * MIB));
         for (kind, bytes) in
-            [(RequestKind::Stream, 9), (RequestKind::Unary, 9), (RequestKind::Unary, 10)]
+            [(MethodKind::Stream, 9), (MethodKind::Unary, 9), (MethodKind::Unary, 10)]
         {
             let mut client = Client::of(kind, &connection);
             client.begin(10).await.unwrap();

@@ -41,7 +41,7 @@ use crate::net::call_deadline::CallDeadline;
 use crate::net::connection::ConnectionPeer;
 use crate::net::refusal::refusal;
 use crate::net::unfetched_room::AnswerRoom;
-use crate::net::unfinished_messages::{BoundedMessages, RequestKind};
+use crate::net::unfinished_messages::{BoundedMessages, MethodKind};
 
 /// The service that every store offers to clients, as a server takes it.
 #[derive(Clone)]
@@ -66,7 +66,7 @@ impl RawKvServer {
     fn requests<T, B>(
         &self,
         request: http::Request<B>,
-        kind: RequestKind,
+        kind: MethodKind,
     ) -> Result<Streaming<T>, Status>
     where
         T: Message + Default + 'static,
@@ -89,7 +89,7 @@ impl RawKvServer {
         B: HttpBody + Send + Unpin + 'static,
         B::Error: Into<StdError>,
     {
-        let mut requests = self.requests(request, RequestKind::Unary)?;
+        let mut requests = self.requests(request, MethodKind::Unary)?;
         let message = requests.message().await?;
         let message = message.ok_or_else(|| Status::internal("Missing request message."))?;
         // The end of the request: a call that its client broke off is not carried out.
@@ -162,7 +162,7 @@ where
         };
         match method {
             "BatchCommands" => Box::pin(async move {
-                let requests = server.requests(request, RequestKind::Stream);
+                let requests = server.requests(request, MethodKind::Stream);
                 Ok(respond(
                     requests.map(|it| batch_commands::serve(server.service, it, &peer, deadline)),
                 ))
