@@ -411,12 +411,13 @@ mod tests {
         assert_eq!(second_here.stream.tcp().peer_addr().unwrap(), second.local_addr().unwrap());
     }
 
-    /// Reads until the connection ends by itself: how, and how long after it was taken. Time is the
-    /// test's, and passes when nothing else is to be done.
-    async fn given_up(here: &mut ServerConnection, taken: Instant) -> (io::ErrorKind, Duration) {
+    /// Reads until the connection ends by itself: how, and how many seconds after an instant before
+    /// it began, which is no less than its limit. Time is the test's, and passes when nothing else
+    /// is to be done.
+    async fn given_up(here: &mut ServerConnection, before: Instant) -> (io::ErrorKind, Duration) {
         tokio::time::pause();
         let error = here.read_u8().await.unwrap_err();
-        let after = taken.elapsed();
+        let after = before.elapsed();
         tokio::time::resume();
         (error.kind(), Duration::from_secs(after.as_secs()))
     }
@@ -437,12 +438,12 @@ mod tests {
             (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", limits.first_request),
         ] {
             let (addr, mut connections, _stop) = listening(1).await;
+            let before = Instant::now();
             let mut client = TcpStream::connect(addr).await.unwrap();
             let mut here = connections.recv().await.unwrap().unwrap();
-            let taken = Instant::now();
             client.write_all(said).await.unwrap();
             here.read_exact(&mut vec![0; said.len()]).await.unwrap();
-            let given_up = given_up(&mut here, taken).await;
+            let given_up = given_up(&mut here, before).await;
             assert_eq!(given_up, (io::ErrorKind::TimedOut, limit), "after {said:?}");
         }
     }
