@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use flotilla_region::ConsistencyVerdict;
 
+use crate::maintenance::MaintenanceCounters;
+
 flotilla_base::metrics! { "store",
     /// The counters of the store since it was opened, and those of its engines.
     #[derive(Clone, Debug, Default)]
@@ -59,6 +61,7 @@ pub(crate) struct StoreCounters {
     pub(crate) comparisons: ComparisonCounters,
     pub(crate) log_reads_failed: Counter,
     pub(crate) damaged_pages: Counter,
+    pub(crate) maintenance: MaintenanceCounters,
 }
 
 /// Counts of comparisons of replicas.

@@ -20,7 +20,7 @@ use flotilla_region::{
     StageId,
 };
 
-use crate::apply::{self, Applied, AppliedReplica, DigestCut};
+use crate::apply::{self, Applied, AppliedReplica, DigestCut, RowReadAhead};
 use crate::checkpoint::{CheckpointReport, CheckpointState};
 use crate::config::Config;
 use crate::damage::DamagedReplicas;
@@ -30,7 +30,7 @@ use crate::end::Ended;
 use crate::error::{Error, ReadError, read_failed};
 use crate::inconsistent_regions::InconsistentRegions;
 use crate::log_scrub::LogScrub;
-use crate::maintenance::{MaintenanceCounters, StoreMaintenance};
+use crate::maintenance::StoreMaintenance;
 use crate::range_map::{self, RangeMap};
 use crate::recovery::{RecoveredReplicas, Recovery};
 use crate::region_size::SizeChecks;
@@ -60,8 +60,8 @@ pub struct Store {
     digests: DigestJobs,
     inconsistent: InconsistentRegions,
     damaged: DamagedReplicas,
-    maintenance: MaintenanceCounters,
     log_scrub: LogScrub,
+    row_read_ahead: RowReadAhead,
     counters: StoreCounters,
 }
 
@@ -97,7 +97,6 @@ impl Store {
         let inconsistent = InconsistentRegions::new(inconsistent);
         let damaged = recovered.replicas.iter().filter(|found| found.is_damaged);
         let damaged = DamagedReplicas::new(damaged.map(|found| found.descriptor.id).collect());
-        let (maintenance, counters) = (MaintenanceCounters::default(), StoreCounters::default());
         let store = Self {
             identity,
             history,
@@ -112,9 +111,9 @@ impl Store {
             digests,
             inconsistent,
             damaged,
-            maintenance,
             log_scrub: LogScrub::default(),
-            counters,
+            row_read_ahead: RowReadAhead::default(),
+            counters: StoreCounters::default(),
         };
         let ending = superseded.into_iter().map(|(_, task)| task);
         store.end_superseded(&ending.collect::<Vec<_>>())?;
@@ -510,7 +509,7 @@ impl Store {
             // it.
             MaintenanceAction::Checkpoint => Ok(StoreMaintenance::Checkpointed(self.checkpoint()?)),
             MaintenanceAction::Rest { until } => self.scrub_log(now, until),
-            action => self.maintenance.run(&self.pages, now, action),
+            action => self.counters.maintenance.run(&self.pages, now, action),
         }
     }
 

@@ -92,6 +92,11 @@ impl PageReader {
         }
     }
 
+    /// Whether pages are read through a memory map.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.map.is_some()
+    }
+
     /// Asks the disk for all of `pages` at once, unless the last of them and so many in all as
     /// `probes` says are in memory. Returns whether it has asked.
     pub(crate) fn read_ahead(&self, root: &Root, pages: &mut Vec<PageRef>, probes: usize) -> bool {

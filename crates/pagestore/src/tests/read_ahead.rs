@@ -14,7 +14,7 @@ use crate::page::leaf::ValueExtent;
 use crate::page::slotted::SlottedPage;
 use crate::page::source::PageSource;
 use crate::page::view::{PageBytes, ValueRef};
-use crate::tree::Range;
+use crate::tree::{self, Range};
 use crate::txn::snapshot::Snapshot;
 
 const KEYS: u32 = 20_000;
@@ -72,8 +72,8 @@ impl PageSource for SlowSource {
     }
 }
 
-/// A scan of `keys` keys in one direction, or of all.
-fn scan(keys: u32, is_forward: bool, is_resident: bool) -> Seen {
+/// A tree of all keys on a slow disk, and its root.
+fn slow_tree(is_resident: bool) -> (SlowSource, PageRef) {
     let store = open(&disk(1));
     let mut txn = store.write().unwrap();
     let mut tree = txn.tree("t").unwrap();
@@ -85,7 +85,12 @@ fn scan(keys: u32, is_forward: bool, is_resident: bool) -> Seen {
     txn.publish().unwrap();
     let snapshot = store.read();
     let root = snapshot.entry("t").unwrap().unwrap().root;
-    let source = SlowSource { snapshot, is_resident, seen: Mutex::default() };
+    (SlowSource { snapshot, is_resident, seen: Mutex::default() }, root)
+}
+
+/// A scan of `keys` keys in one direction, or of all.
+fn scan(keys: u32, is_forward: bool, is_resident: bool) -> Seen {
+    let (source, root) = slow_tree(is_resident);
     let count = Cell::new(0);
     let mut range = Range::new(&source, root, ..);
     while count.get() < keys {
@@ -125,4 +130,28 @@ fn a_scan_of_memory_asks_for_nothing_and_probes_seldom() {
     let seen = scan(KEYS, true, true);
     assert!(seen.asked.is_empty());
     assert!(seen.calls <= 1 + seen.leaves_read / 8, "{} calls", seen.calls);
+}
+
+#[test]
+fn leaves_for_puts_to_come_are_asked_for_before_they_are_read() {
+    let keys: Vec<_> = (0..KEYS).step_by(200).map(u32::to_be_bytes).collect();
+    let (source, root) = slow_tree(false);
+    assert!(tree::read_leaves(&source, root, &keys).unwrap());
+    let seen = source.seen.into_inner();
+    assert_eq!(seen.leaves_read, keys.len());
+    // But for the first one, which tells that the disk is slow.
+    assert_eq!(seen.leaves_asked_before_read, keys.len() - 1);
+    assert_eq!(seen.asked_twice, 0);
+}
+
+#[test]
+fn leaves_for_puts_to_come_are_not_asked_for_if_they_are_in_memory_or_there_is_one() {
+    let (source, root) = slow_tree(true);
+    let keys = [1_u32, 10_000].map(u32::to_be_bytes);
+    assert!(!tree::read_leaves(&source, root, &keys).unwrap());
+    let (source, root) = slow_tree(false);
+    assert!(!tree::read_leaves(&source, root, &keys[..1]).unwrap());
+    assert_eq!(source.seen.lock().calls, 0);
+    assert!(!tree::read_leaves(&source, PageRef::NONE, &keys).unwrap());
+    assert!(!tree::read_leaves::<&[u8]>(&source, root, &[]).unwrap());
 }

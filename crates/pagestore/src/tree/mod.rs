@@ -35,7 +35,7 @@ pub(crate) use drop_pages::drop_pages;
 pub(crate) use get::{contains, get};
 pub(crate) use insert::put;
 pub(crate) use join::join;
-pub(crate) use multi_get::multi_get;
+pub(crate) use multi_get::{multi_get, read_leaves};
 pub(crate) use rank::{before, key_at, nth};
 pub(crate) use reclaim::{drop_deferred, free_deferred, free_subtree};
 pub(crate) use relocate::{RelocateBudget, relocate};

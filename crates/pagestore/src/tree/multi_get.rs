@@ -1,4 +1,5 @@
-//! Multi-get: a batch of point lookups that share their way down and overlap their cache misses.
+//! Multi-get: a batch of point lookups that share their way down and overlap their cache misses;
+//! and the same way down for a batch that is going to be changed.
 //!
 //! The keys go down together, level by level: a page that several of them need is looked at once,
 //! and all pages of a level are prefetched before the first of them is looked at. Where they are
@@ -35,11 +36,7 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
         order.iter().for_each(|&i| each(i, None));
         return Ok(());
     }
-    // All keys take each level together, so the misses of a level overlap.
-    let mut level = vec![(source.page(root)?, 0..sorted.len())];
-    while !SlottedPage(&level[0].0).is_leaf() {
-        level = descend(source, &level, &sorted)?;
-    }
+    let (level, _) = leaves(source, root, &sorted)?;
     for (page, range) in level {
         let leaf = SlottedPage(&page);
         for i in range {
@@ -55,12 +52,40 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     Ok(())
 }
 
+/// Reads the leaves that hold `keys` or have the place for them. Returns whether the disk was asked
+/// for some of their pages at once.
+pub(crate) fn read_leaves<K: AsRef<[u8]>>(
+    source: &impl PageSource,
+    root: PageRef,
+    keys: &[K],
+) -> Result<bool> {
+    if root.is_none() || keys.is_empty() {
+        return Ok(false);
+    }
+    let mut sorted: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+    sorted.sort_unstable();
+    Ok(leaves(source, root, &sorted)?.1)
+}
+
+/// Pages of a level, each with the keys below it, and whether the disk was asked for some at once.
+type Level<'a> = (Vec<(PageBytes<'a>, Range<usize>)>, bool);
+
+/// The leaves of the keys: all take each level together, so the misses of a level overlap.
+fn leaves<'a>(source: &'a impl PageSource, root: PageRef, sorted: &[&[u8]]) -> Result<Level<'a>> {
+    let (mut level, mut was_asked) = (vec![(source.page(root)?, 0..sorted.len())], false);
+    while !SlottedPage(&level[0].0).is_leaf() {
+        let (children, is_asked) = descend(source, &level, sorted)?;
+        (level, was_asked) = (children, was_asked | is_asked);
+    }
+    Ok((level, was_asked))
+}
+
 /// The children that hold the keys, each with those that it holds.
 fn descend<'a>(
     source: &'a impl PageSource,
     level: &[(PageBytes<'a>, Range<usize>)],
     sorted: &[&[u8]],
-) -> Result<Vec<(PageBytes<'a>, Range<usize>)>> {
+) -> Result<Level<'a>> {
     let mut parts = Vec::with_capacity(level.len());
     for (page, range) in level {
         let node = SlottedPage(page);
@@ -86,7 +111,7 @@ fn descend<'a>(
 fn read_children<'a>(
     source: &'a impl PageSource,
     parts: &[(SlottedPage<'_>, PageRef, Range<usize>)],
-) -> Result<Vec<(PageBytes<'a>, Range<usize>)>> {
+) -> Result<Level<'a>> {
     let mut pages = Vec::with_capacity(parts.len());
     let mut is_asked = false;
     for (n, (parent, child, range)) in parts.iter().enumerate() {
@@ -98,5 +123,5 @@ fn read_children<'a>(
             is_asked = source.read_ahead(&mut rest, PROBES);
         }
     }
-    Ok(pages)
+    Ok((pages, is_asked))
 }

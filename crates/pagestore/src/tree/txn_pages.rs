@@ -497,6 +497,11 @@ impl TxnPages {
         assert_eq!(self.detached.len() + 1, count, "a subtree is taken once");
     }
 
+    /// Whether pages are read through a memory map.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.shared.page_reader.is_mapped()
+    }
+
     /// Takes all detached subtrees that were not taken.
     pub(crate) fn take_all_detached(&mut self) -> Vec<Child> {
         let detached = std::mem::take(&mut self.detached).into_iter();

@@ -31,11 +31,13 @@ mod admin;
 mod consistency;
 mod membership;
 mod outcome;
+mod row_read_ahead;
 mod rows;
 mod split;
 
 pub(crate) use consistency::{DigestCut, cut, verdicts};
 pub use outcome::{ApplyOutcome, ApplyReject};
+pub(crate) use row_read_ahead::RowReadAhead;
 
 /// The result of applying.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,28 +100,29 @@ struct ReplicaState {
 
 /// The store that the entries are applied on.
 #[derive(Clone, Copy)]
-struct ApplyPlace<'a> {
-    store: StoreId,
-    log: &'a StoreLog,
+pub(crate) struct ApplyPlace<'a> {
+    pub(crate) store: StoreId,
+    pub(crate) pages: &'a PageStore,
+    pub(crate) log: &'a StoreLog,
+    pub(crate) ranges: &'a RangeMap,
+    pub(crate) damaged: &'a DamagedReplicas,
+    pub(crate) row_read_ahead: &'a RowReadAhead,
 }
 
 /// Carries out all tasks and publishes them at once; after an error, none of them, and `at` is the
 /// region whose task it met.
 pub(crate) fn apply(
-    pages: &PageStore,
-    log: &StoreLog,
-    ranges: &RangeMap,
-    damaged: &DamagedReplicas,
-    store: StoreId,
+    place: ApplyPlace<'_>,
     tasks: &[ApplyTask],
     at: &mut Option<RegionId>,
 ) -> Result<Applied, Error> {
-    let place = ApplyPlace { store, log };
+    let store = place.store;
     let mut applied = Applied::default();
     if tasks.is_empty() {
         return Ok(applied);
     }
-    let mut txn = pages.write()?;
+    let mut txn = place.pages.write()?;
+    place.row_read_ahead.read(&mut txn, tasks);
     let mut replicas = BTreeMap::new();
     for task in tasks {
         let replica: &mut ReplicaState = match replicas.entry(task.region) {
@@ -148,11 +151,11 @@ pub(crate) fn apply(
     for (region, replica) in replicas {
         states.put(&schema::region_key(region), &replica.state.encode())?;
         for (before, made) in &replica.splits {
-            ranges.split(before, made);
+            place.ranges.split(before, made);
             if replica.state.is_damaged {
                 let children = made.children.iter();
                 let here = children.filter_map(|child| damage::replica_of(child, store));
-                damaged.note(&here.collect::<Vec<_>>());
+                place.damaged.note(&here.collect::<Vec<_>>());
             }
         }
         let ReplicaState { peer, state, changes, written_bytes, .. } = replica;

@@ -4,7 +4,7 @@ use flotilla_pagestore::Error as PagesError;
 use flotilla_region::{ApplyTask, EndTask, InstallTask, PeerId, RegionId};
 
 use super::Store;
-use crate::apply::{self, Applied};
+use crate::apply::{self, Applied, ApplyPlace};
 use crate::damage::{self, DamagedReplica, Quarantine};
 use crate::end::{self, Ended};
 use crate::error::Error;
@@ -15,10 +15,15 @@ use crate::snapshot::{self, ClearedRange, CompleteStage};
 impl Store {
     /// Applies, and takes out the damaged pages that are in the way.
     pub(super) fn apply_undamaged(&self, tasks: &[ApplyTask]) -> Result<Applied, Error> {
-        let store = self.identity.store;
-        let (applied, damaged) = self.past_damage(|at| {
-            apply::apply(&self.pages, &self.log, &self.ranges, &self.damaged, store, tasks, at)
-        })?;
+        let place = ApplyPlace {
+            store: self.identity.store,
+            pages: &self.pages,
+            log: &self.log,
+            ranges: &self.ranges,
+            damaged: &self.damaged,
+            row_read_ahead: &self.row_read_ahead,
+        };
+        let (applied, damaged) = self.past_damage(|at| apply::apply(place, tasks, at))?;
         Ok(Applied { damaged, ..applied })
     }
 

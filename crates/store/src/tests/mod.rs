@@ -39,6 +39,7 @@ mod page_maintenance;
 mod quorum_recovery;
 mod read;
 mod recovery;
+mod row_read_ahead;
 mod snapshot_crash;
 mod snapshots;
 mod splits;
@@ -202,7 +203,7 @@ fn entry(index: u64, term: u64, data: Bytes) -> LogEntry {
 }
 
 /// An entry with one proposal under version 1.
-fn ops(index: u64, ops: &[RawOp]) -> LogEntry {
+pub(crate) fn ops(index: u64, ops: &[RawOp]) -> LogEntry {
     entry(index, 1, data(&[(1, ops)]))
 }
 

@@ -143,6 +143,7 @@ pub fn warm(bench: &mut Bench) -> Result<()> {
         value_bytes: VALUE_BYTES,
         commits,
         puts: 100,
+        reads_ahead: false,
         seed,
         ms: 0,
     })?;

@@ -25,6 +25,8 @@ pub const BATCHES: &str = "larger than memory: random gets in batches of 100";
 pub const SCANS: &str = "larger than memory: scans of 1 k keys";
 /// Puts of random keys.
 pub const COMMITS: &str = "larger than memory: commits of 100 random puts, no sync";
+/// The same, where an engine that has a use for it hears of the keys before the first put.
+pub const COMMITS_AHEAD: &str = "larger than memory: commits of 100 random puts, told ahead, no sync";
 
 /// Fills a store without a limit, and then measures it with one. Each engine may use a part of the
 /// limit for itself: its file's page cache has to fit as well.
@@ -40,7 +42,7 @@ pub fn cold(bench: &mut Bench) -> Result<()> {
         Ok(cgroup) => cgroup,
         Err(why) => {
             println!("larger than memory: skipped: no cgroup can be made here: {why}");
-            for case in [GETS, BATCHES, SCANS, COMMITS] {
+            for case in [GETS, BATCHES, SCANS, COMMITS, COMMITS_AHEAD] {
                 engines.iter().for_each(|one| bench.records.add_missing(case, *one, "no cgroup"));
             }
             return Ok(());
@@ -68,15 +70,19 @@ pub fn cold(bench: &mut Bench) -> Result<()> {
             let load = Load::GetBatches { keys, length: BATCH, ms, seed };
             bench.measure(BATCHES, &mut session, &load)?;
             bench.measure(SCANS, &mut session, &Load::Scans { keys, length: SCAN, ms, seed })?;
-            let load = Load::Commits {
-                keys,
-                value_bytes: VALUE_BYTES,
-                commits: u64::MAX,
-                puts: PUTS,
-                seed,
-                ms,
-            };
-            bench.measure(COMMITS, &mut session, &load)?;
+            for (case, reads_ahead) in [(COMMITS, false), (COMMITS_AHEAD, true)] {
+                let load = Load::Commits {
+                    keys,
+                    value_bytes: VALUE_BYTES,
+                    commits: u64::MAX,
+                    puts: PUTS,
+                    reads_ahead,
+                    // Of other keys than the case before.
+                    seed: seed << 1 | u64::from(reads_ahead),
+                    ms,
+                };
+                bench.measure(case, &mut session, &load)?;
+            }
             session.close()?;
         }
     }

@@ -74,6 +74,7 @@ pub fn goals(sizes: &Sizes) -> Vec<Goal> {
     goals.against(cold::BATCHES, "gets/s", Bound::AtLeast(3.0), &[Redb]);
     goals.against(cold::SCANS, "keys/s", Bound::AtLeast(3.0), &[Redb]);
     goals.against(cold::COMMITS, "puts/s", Bound::AtLeast(1.5), &[Redb]);
+    goals.against(cold::COMMITS_AHEAD, "puts/s", Bound::AtLeast(1.5), &[Redb]);
     goals.0
 }
 

@@ -23,6 +23,8 @@ pub enum Load {
         value_bytes: usize,
         commits: u64,
         puts: u64,
+        /// Whether the engine is told the keys of a commit before its first put.
+        reads_ahead: bool,
         seed: u64,
         /// At most for so long; 0: no limit.
         ms: u64,

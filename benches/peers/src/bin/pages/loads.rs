@@ -21,8 +21,8 @@ pub fn run<S: Store>(store: &S, load: Load) -> Result<Outcome> {
         Load::Fill { first, keys, value_bytes, in_order } => {
             writes::fill(store, first..first + keys, value_bytes, in_order)
         }
-        Load::Commits { keys, value_bytes, commits, puts, seed, ms } => {
-            writes::commits(store, keys, value_bytes, (commits, ms), puts, seed)
+        Load::Commits { keys, value_bytes, commits, puts, reads_ahead, seed, ms } => {
+            writes::commits(store, keys, value_bytes, (commits, ms), (puts, reads_ahead), seed)
         }
         Load::Durable { batch: true, .. } => {
             Ok(Outcome { missing: Some("it has no such call".to_owned()), ..Outcome::default() })

@@ -87,6 +87,9 @@ pub trait Writer {
     /// Errors of the engine.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
+    /// Hears of puts that are to come, if the engine has a use for it.
+    fn read_ahead(&mut self, _keys: &[[u8; KEY_BYTES]]) {}
+
     /// Deletes a key, which is there.
     ///
     /// # Errors

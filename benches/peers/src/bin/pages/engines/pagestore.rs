@@ -105,6 +105,10 @@ impl Writer for PagesWriter<'_> {
         Ok(self.0.put(key, value)?)
     }
 
+    fn read_ahead(&mut self, keys: &[[u8; KEY_BYTES]]) {
+        self.0.read_ahead(keys);
+    }
+
     fn delete(&mut self, key: &[u8]) -> Result<()> {
         if self.0.delete(key)? { Ok(()) } else { Err("a key that was put is not there".into()) }
     }

@@ -49,7 +49,7 @@ pub fn commits<S: Store>(
     keys: u64,
     value_bytes: usize,
     (commits, ms): (u64, u64),
-    puts: u64,
+    (puts, reads_ahead): (u64, bool),
     seed: u64,
 ) -> Result<Outcome> {
     let (mut chance, mut values) = (Chance::new(seed), Values::new());
@@ -61,9 +61,12 @@ pub fn commits<S: Store>(
         if one - begin > longest {
             break;
         }
+        let numbers: Vec<u64> = (0..puts).map(|_| chance.below(keys)).collect();
         store.write(false, |writer| {
-            for _ in 0..puts {
-                let number = chance.below(keys);
+            if reads_ahead {
+                writer.read_ahead(&numbers.iter().map(|&number| key(number)).collect::<Vec<_>>());
+            }
+            for &number in &numbers {
                 writer.put(&key(number), values.value(number, seed << 32 | commit, value_bytes))?;
             }
             Ok(())
