@@ -12,7 +12,7 @@ use flotilla_raftlog::Error as LogError;
 use crate::checkpoint::CheckpointReport;
 use crate::damage::DamagedReplica;
 use crate::error::Error;
-use crate::stats::Counter;
+use crate::stats::MaintenanceCounters;
 
 /// The result of one call of [`Store::maintain`](crate::Store::maintain).
 #[derive(Debug)]
@@ -42,15 +42,6 @@ pub enum StoreMaintenance {
         /// A time as it was given to the call; none: not before something changes.
         until: Option<Duration>,
     },
-}
-
-/// Counts of the work that maintenance has done.
-#[derive(Debug, Default)]
-pub(crate) struct MaintenanceCounters {
-    /// Bytes of pages moved.
-    pub(crate) moved_bytes: Counter,
-    /// Bytes that deferred frees have returned.
-    pub(crate) reclaimed_bytes: Counter,
 }
 
 impl MaintenanceCounters {

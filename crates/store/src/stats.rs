@@ -4,8 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use flotilla_region::ConsistencyVerdict;
 
-use crate::maintenance::MaintenanceCounters;
-
 flotilla_base::metrics! { "store",
     /// The counters of the store since it was opened, and those of its engines.
     #[derive(Clone, Debug, Default)]
@@ -62,6 +60,15 @@ pub(crate) struct StoreCounters {
     pub(crate) log_reads_failed: Counter,
     pub(crate) damaged_pages: Counter,
     pub(crate) maintenance: MaintenanceCounters,
+}
+
+/// Counts of the work that maintenance has done.
+#[derive(Debug, Default)]
+pub(crate) struct MaintenanceCounters {
+    /// Bytes of pages moved.
+    pub(crate) moved_bytes: Counter,
+    /// Bytes that deferred frees have returned.
+    pub(crate) reclaimed_bytes: Counter,
 }
 
 /// Counts of comparisons of replicas.

@@ -51,11 +51,11 @@ impl TreeMut<'_> {
         tree::get(&*self.pages, self.entry.root, key)
     }
 
-    /// Reads the pages for puts and deletes of `keys` that are to come, in any order: those that are
-    /// not in memory come from the disk all at once, where the operations would read one after
-    /// the other. Returns whether that was so for some: a caller may stop reading ahead
-    /// once it was not, for where all are in memory the way down costs a part of what a put does,
-    /// and saves nothing. Does nothing without memory-mapped reads.
+    /// Reads the pages for puts and deletes of `keys` that are to come, in any order: those that
+    /// are not in memory come from the disk all at once, where the operations would read one after
+    /// the other. Returns whether the disk was asked. Where all is in memory, the way down costs a
+    /// part of a put and saves nothing: a caller may leave it out once the disk was not asked. Does
+    /// nothing without memory-mapped reads.
     ///
     /// A page that cannot be read is left to the operation that meets it.
     pub fn read_ahead<K: AsRef<[u8]>>(&self, keys: &[K]) -> bool {

@@ -29,8 +29,8 @@ pub(crate) struct RowReadAhead {
 }
 
 impl RowReadAhead {
-    /// Reads the pages of the rows that these tasks change, if they are not in memory. What cannot
-    /// be read is left to the entry that meets it.
+    /// Reads the pages of the rows that these tasks change, if they are not in memory. A page that
+    /// cannot be read is left to the entry that meets it.
     pub(crate) fn read(&self, txn: &mut WriteTxn<'_>, tasks: &[ApplyTask]) {
         if !self.was_asked.load(Ordering::Relaxed) && !read_pages(txn, some_rows(tasks)) {
             return;

@@ -37,6 +37,9 @@ impl ReplicaState {
             Err(error) => return Ok(ApplyOutcome::Rejected(ApplyReject::InvalidSplit(error))),
         };
         let made = write_regions(txn, place, regions, &self.state)?;
+        // Proposals of before the split must be told from those behind it.
+        let (version, risen) = (self.descriptor.epoch.version, made.parent.epoch.version);
+        assert!(risen > version, "{}: a split from version {version} to {risen}", made.parent.id);
         let before = std::mem::replace(&mut self.descriptor, made.parent.clone());
         self.splits.push((before, made.clone()));
         let index = self.state.applied;
