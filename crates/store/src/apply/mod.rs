@@ -125,7 +125,6 @@ pub(crate) fn apply(
     place.row_read_ahead.read(&mut txn, tasks);
     let mut replicas = BTreeMap::new();
     for task in tasks {
-        assert!(!task.entries.is_empty(), "region {}: nothing to apply", task.region);
         let replica: &mut ReplicaState = match replicas.entry(task.region) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(load(&mut txn, store, task.region)?),
