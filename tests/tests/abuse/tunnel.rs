@@ -7,8 +7,10 @@ use tokio::io::copy_bidirectional;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
-/// The tunnel's kernel takes as much of what the near side does not read: by default it is
-/// megabytes, and a store would see a client that reads them.
+/// The tunnel's kernel takes as much of what the near side does not read, on each of both sides: by
+/// default it is megabytes, and a store would see a client that reads them. Since the tunnel reads
+/// until it is full, its receive buffer would grow meanwhile; that of a client that never reads
+/// does not.
 const UNREAD_BYTES: usize = 64 << 10;
 
 /// Opens a tunnel to the store at `addr`, which works on these threads; its own address.
@@ -24,7 +26,9 @@ pub(crate) async fn open(dialer: TlsDialer, addr: String, threads: &Handle) -> S
                 let (host, port) = addr.split_once(':').unwrap();
                 // A store that has no place left does not answer; the near side then hears nothing.
                 let Ok(mut far) = dialer.dial(host, port.parse().unwrap()).await else { return };
-                SockRef::from(far.tcp()).set_send_buffer_size(UNREAD_BYTES).unwrap();
+                let tcp = SockRef::from(far.tcp());
+                tcp.set_send_buffer_size(UNREAD_BYTES).unwrap();
+                tcp.set_recv_buffer_size(UNREAD_BYTES).unwrap();
                 let _ = copy_bidirectional(&mut near, &mut far).await;
             });
         }
