@@ -26,7 +26,8 @@ pub const SCANS: &str = "larger than memory: scans of 1 k keys";
 /// Puts of random keys.
 pub const COMMITS: &str = "larger than memory: commits of 100 random puts, no sync";
 /// The same, where an engine that has a use for it hears of the keys before the first put.
-pub const COMMITS_AHEAD: &str = "larger than memory: commits of 100 random puts, told ahead, no sync";
+pub const COMMITS_AHEAD: &str =
+    "larger than memory: commits of 100 random puts, told ahead, no sync";
 
 /// Fills a store without a limit, and then measures it with one. Each engine may use a part of the
 /// limit for itself: its file's page cache has to fit as well.

@@ -111,8 +111,15 @@ mod tests {
         done(&store, Load::Fill { first: 0, keys: 2500, value_bytes: 150, in_order: false });
         done(&store, Load::Prove { keys: 2500 });
         assert!(loads::run(&store, Load::Prove { keys: 2499 }).is_err());
-        let commits =
-            Load::Commits { keys: 2500, value_bytes: 99, commits: 3, puts: 9, reads_ahead: true, seed: 1, ms: 0 };
+        let commits = Load::Commits {
+            keys: 2500,
+            value_bytes: 99,
+            commits: 3,
+            puts: 9,
+            reads_ahead: true,
+            seed: 1,
+            ms: 0,
+        };
         done(&store, commits);
         let threads = 2;
         done(
