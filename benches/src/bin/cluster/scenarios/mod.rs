@@ -8,6 +8,7 @@ mod rows;
 mod snapshot;
 mod splits;
 mod spread;
+mod watched;
 
 use flotilla_cli::tool::Error;
 
@@ -30,6 +31,8 @@ pub(crate) enum Scenario {
     Large(large::LargeArgs),
     /// The rate of a snapshot beside that of a plain write and sync of as many bytes
     Snapshot(snapshot::SnapshotArgs),
+    /// The rates of puts and gets while metrics are scraped and a status page is open
+    Watched,
 }
 
 /// Runs a scenario to its end.
@@ -45,5 +48,6 @@ pub(crate) async fn measure(
         Scenario::Spread(args) => spread::measure(bench, args).await,
         Scenario::Large(args) => large::measure(bench, args).await,
         Scenario::Snapshot(args) => snapshot::measure(bench, args).await,
+        Scenario::Watched => watched::measure(bench).await,
     }
 }
