@@ -6,7 +6,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use flotilla_pagestore::{Error as PagesError, RangeSize, Tree};
-use flotilla_region::{Descriptor, RegionId, RegionSize};
+use flotilla_region::{Descriptor, RegionChange, RegionId, RegionSize};
 use parking_lot::Mutex;
 
 use crate::apply::AppliedReplica;
@@ -15,7 +15,9 @@ use crate::error::{Error, ReadError, read_failed};
 use crate::snapshot_read::{RegionSnapshot, StoreSnapshot};
 
 /// When the sizes of regions are looked at: with the first bytes that are put into one since the
-/// start or since its rows were replaced, and each time that so many were put into it.
+/// start, since it was split or since its rows were replaced, and each time that so many were put
+/// into it. Not with the split itself: entries of other regions wait behind that, and a region that
+/// is split many times in a row would be looked at for each.
 #[derive(Debug, Default)]
 pub(crate) struct SizeChecks {
     /// Bytes since the last look, by region.
@@ -23,7 +25,7 @@ pub(crate) struct SizeChecks {
 }
 
 impl SizeChecks {
-    /// Adds the size to each replica for which it is time, also to one that was just split.
+    /// Adds the size to each replica for which it is time.
     pub(crate) fn note_applied(
         &self,
         replicas: &mut [AppliedReplica],
@@ -32,13 +34,17 @@ impl SizeChecks {
     ) -> Result<(), Error> {
         let mut written = self.written.lock();
         let is_due = |replica: &&mut AppliedReplica| {
-            if replica.written_bytes == 0 && replica.changes.is_empty() {
+            if replica.changes.iter().any(|change| matches!(change, RegionChange::Split { .. })) {
+                written.remove(&replica.region);
+                return false;
+            }
+            if replica.written_bytes == 0 {
                 return false;
             }
             // An unknown region is due at once.
             let bytes = written.entry(replica.region).or_insert(check_bytes);
             *bytes = bytes.saturating_add(replica.written_bytes);
-            let is_due = *bytes >= check_bytes || !replica.changes.is_empty();
+            let is_due = *bytes >= check_bytes;
             if is_due {
                 *bytes = 0;
             }

@@ -368,4 +368,9 @@ fn a_size_is_told_with_the_first_bytes_and_not_with_the_next() {
     assert!(size(ops(1, &[delete("c0")])).is_none(), "no byte is put");
     assert_eq!(size(ops(2, &[put("c1", "v")])).unwrap().keys, 1);
     assert!(size(ops(3, &[put("c2", "v")])).is_none());
+    // The split is not held up by a look, and what is known is not of the new range.
+    assert!(size(split_entry(4)).is_none());
+    let behind = |index: u64, key| entry(index, 1, data(&[(2, &[put(key, "v")])]));
+    assert_eq!(size(behind(5, "e")).unwrap().keys, 1);
+    assert!(size(behind(6, "f")).is_none());
 }
