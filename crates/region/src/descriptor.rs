@@ -13,6 +13,8 @@ const FORMAT: u8 = 2;
 const FORMAT_WITHOUT_ROLES: u8 = 1;
 /// The state of a region that is in no merge: the only one that this version knows.
 const NORMAL: u8 = 0;
+/// Room for what is encoded of most regions but their borders, so that it seldom grows.
+const ENCODED_BYTES: usize = 96;
 
 /// By so much both versions of a region grow when one replica goes on without the others: the lost
 /// ones may have gone on without this one before, and clients may know their versions.
@@ -274,7 +276,8 @@ impl Descriptor {
     /// The bytes that [`Descriptor::decode`] reads.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut out = vec![FORMAT];
+        let mut out = Vec::with_capacity(ENCODED_BYTES + self.start.len() + self.end.len());
+        out.push(FORMAT);
         put_varint(&mut out, self.id.0);
         out.push(match self.space {
             Space::System => 0,

@@ -7,6 +7,8 @@ use flotilla_base::fields::{FieldReader, Malformed, put_varint};
 
 /// The first byte of an encoded hard state.
 const FORMAT: u8 = 1;
+/// The most bytes of an encoded hard state: its format and three varints.
+const ENCODED_BYTES_MAX: usize = 1 + 3 * 10;
 
 /// The kind of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,7 +83,8 @@ impl HardState {
     /// The bytes that [`HardState::decode`] reads.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut out = vec![FORMAT];
+        let mut out = Vec::with_capacity(ENCODED_BYTES_MAX);
+        out.push(FORMAT);
         put_varint(&mut out, self.term.0);
         put_varint(&mut out, self.vote.map_or(0, |peer| peer.0));
         put_varint(&mut out, self.commit.0);

@@ -64,6 +64,8 @@ const EXPIRES: u8 = 1;
 const TIME_BYTES: usize = 8;
 
 const APPLY_HEAD_BYTES: usize = 1 + 8 + 8;
+/// Room for most apply rows, so that they seldom grow while they are encoded.
+const APPLY_BYTES: usize = 64;
 const UNINITIALISED_HEAD_BYTES: usize = 1 + 8;
 const START_BYTES: usize = 1 + 8 + 8;
 
@@ -95,7 +97,8 @@ impl ApplyState {
             (false, _) => FORMAT_WITH_WATERMARK,
         };
         let has_watermark = format != FORMAT;
-        let mut out = vec![format];
+        let mut out = Vec::with_capacity(APPLY_BYTES);
+        out.push(format);
         out.extend_from_slice(&self.applied.0.to_le_bytes());
         out.extend_from_slice(&self.term.0.to_le_bytes());
         if has_watermark {
