@@ -147,10 +147,11 @@ impl SimNode {
         if self.disk.is_rotten && is_lost {
             return Ok(());
         }
-        let found = found.map_err(|error| broken(error.to_string()))?;
-        let (index, _) = digest.map_err(|error| broken(error.to_string()))?;
+        // The power may go at a read of this walk as at any other.
+        let found = found.map_err(|error| self.unread(&error))?;
+        let (index, _) = digest.map_err(|error| self.stop(&error))?;
         let expected = reference_model.descriptor_at(region, index);
-        let here = view.region(region, None).map_err(|error| broken(error.to_string()))?;
+        let here = view.region(region, None).map_err(|error| self.unread(&error))?;
         if expected != Some(here.descriptor()) {
             let here = here.descriptor();
             return Err(broken(format!("at index {index} it is {here:?} and not {expected:?}")));
