@@ -231,10 +231,14 @@ fn changes_come_one_at_a_time_and_not_beside_splits_and_transfers() {
 fn the_next_leader_leaves_the_joint_configuration() {
     for seed in 0..8 {
         let mut cluster = with_learner(seed, 4);
+        let joint = Index(cluster.status(1).last.0 + 1);
         cluster.change(1, vote(&[4], &[3]));
-        cluster.run_until("a store is joint", |cluster| {
-            (1..=4).any(|store| descriptor_on(cluster, store).unwrap().is_joint())
+        // Its leader does not know that yet, so it has not asked to leave it.
+        cluster.run_until("another voter has the joint configuration", |cluster| {
+            (2..=3).any(|store| cluster.status(store).persisted >= joint)
         });
+        assert_eq!(cluster.status(1).last, joint, "seed {seed}");
+        cluster.isolate(1);
         cluster.crash(1);
         cluster.run_until("another leader leaves it", |cluster| {
             let leader = cluster.leader();
@@ -244,6 +248,7 @@ fn the_next_leader_leaves_the_joint_configuration() {
             })
         });
         serves(&mut cluster, 9);
+        cluster.heal();
         cluster.restart(1);
         cluster.run(2000);
         let region = descriptor_on(&cluster, 1).unwrap();
