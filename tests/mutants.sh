@@ -27,8 +27,10 @@ git init --quiet "$tree"
 cd "$tree"
 
 simulate() {
-  cargo build --quiet --release --locked -p flotilla-sim
-  "$CARGO_TARGET_DIR/release/flotilla-sim" --seeds "$seeds" --stop
+  # Linked by && because `set -e` does not count in a condition: the program of the last mutant must
+  # not stand for one that does not compile.
+  cargo build --quiet --release --locked -p flotilla-sim &&
+    "$CARGO_TARGET_DIR/release/flotilla-sim" --seeds "$seeds" --stop
 }
 
 named_test() {

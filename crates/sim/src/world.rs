@@ -71,7 +71,7 @@ enum SimEvent {
     Probe {
         region: RegionId,
         leader: usize,
-        times: u32,
+        times: u64,
     },
     /// The store is cut off from all others.
     Isolate(usize),
@@ -129,9 +129,9 @@ struct PauseState {
     held: Option<Vec<SimEvent>>,
     /// It will stand still for so long as soon as it has sent something.
     after_sending_us: Option<u64>,
-    /// It will stand still for so long as soon as it has asked to be confirmed as a leader, and be
-    /// cut off when it goes on.
-    after_asking_us: Option<u64>,
+    /// It will stand still for so long as soon as it has asked to be confirmed as the leader of the
+    /// region, and be cut off when it goes on.
+    after_asking: Option<(RegionId, u64)>,
     /// Its machine is suspended since then.
     suspended_at: Option<SimTime>,
 }
@@ -437,9 +437,13 @@ impl SimWorld {
         let mut out = std::mem::take(&mut self.out);
         let incarnation = self.nodes[store].incarnation();
         let has_sent = !out.envelopes.is_empty();
-        let has_asked = out.envelopes.iter().any(|envelope| {
-            let message = &envelope.message;
-            message.kind == MessageKind::Heartbeat && !message.context.is_empty()
+        let freezes = self.pauses[store].after_asking.take_if(|(region, _)| {
+            out.envelopes.iter().any(|envelope| {
+                let message = &envelope.message;
+                let has_asked =
+                    message.kind == MessageKind::Heartbeat && !message.context.is_empty();
+                has_asked && envelope.region == *region
+            })
         });
         for (delay_us, task) in out.tasks.drain(..) {
             self.schedule(delay_us, SimEvent::Work { store, incarnation, task });
@@ -486,7 +490,7 @@ impl SimWorld {
                 if has_sent && let Some(us) = self.pauses[store].after_sending_us.take() {
                     self.pause(store, us);
                 }
-                if has_asked && let Some(us) = self.pauses[store].after_asking_us.take() {
+                if let Some((_, us)) = freezes {
                     self.freeze(store, us);
                 }
                 Ok(())

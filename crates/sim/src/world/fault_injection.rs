@@ -17,9 +17,8 @@ use super::{CUT_US_MAX, SimEvent, SimWorld};
 const COPIED_OF: u8 = 3;
 /// How long a leader is isolated.
 const ISOLATED_US: u64 = 1_000_000;
-/// Between two looks at whether a region has two leaders, and how many there are.
+/// Between two looks at whether a region has two leaders.
 const PROBE_US: u64 = 20_000;
-const PROBES: u32 = 80;
 /// By then most answers have come.
 const ANSWERED_US: u64 = 60_000;
 
@@ -103,8 +102,8 @@ impl SimWorld {
             }
             Fault::Freeze { region, us } => {
                 if let Some(leader) = self.leader(region) {
-                    self.pauses[leader].after_asking_us = Some(us);
-                    self.schedule_probes(region, leader);
+                    self.pauses[leader].after_asking = Some((region, us));
+                    self.schedule_probes(region, leader, us);
                 }
             }
             Fault::SecondLeader { region, us } => self.force_second_leader(region, us),
@@ -120,7 +119,7 @@ impl SimWorld {
             Fault::Stall { region, us } => {
                 if let Some(leader) = self.leader(region) {
                     self.nodes[leader].stall(us);
-                    self.schedule_probes(region, leader);
+                    self.schedule_probes(region, leader, us);
                 }
             }
             Fault::Forged { region, from, to, kind, lie } => {
@@ -182,7 +181,7 @@ impl SimWorld {
         let Some(leader) = self.leader(region) else { return };
         // It may stand still for another reason, and goes on when that ends.
         if self.pauses[leader].held.is_none() {
-            self.schedule_probes(region, leader);
+            self.schedule_probes(region, leader, us);
             self.freeze(leader, us);
             self.pauses[leader].suspended_at = Some(self.now());
         }
@@ -385,7 +384,7 @@ impl SimWorld {
     /// Cuts a leader off from as many replicas as it can spare.
     fn force_second_leader(&mut self, region: RegionId, us: u64) {
         let Some(leader) = self.leader(region) else { return };
-        self.schedule_probes(region, leader);
+        self.schedule_probes(region, leader, us);
         let peers = self.reference_model.descriptor(region).map(|region| region.peers.iter());
         let places = peers.into_iter().flatten().map(|peer| layout::place(peer.store));
         let mut places: Vec<_> = places.filter(|place| *place != leader).collect();
@@ -410,11 +409,14 @@ impl SimWorld {
         self.schedule(us + ISOLATED_US, SimEvent::HealLinks);
     }
 
-    pub(super) fn schedule_probes(&mut self, region: RegionId, leader: usize) {
-        self.schedule(PROBE_US, SimEvent::Probe { region, leader, times: PROBES });
+    /// Looks whether the region has two leaders while a fault of so long lasts, and for as long
+    /// behind it as the leader is isolated.
+    pub(super) fn schedule_probes(&mut self, region: RegionId, leader: usize, us: u64) {
+        let times = (us + ISOLATED_US) / PROBE_US;
+        self.schedule(PROBE_US, SimEvent::Probe { region, leader, times });
     }
 
-    pub(super) fn probe(&mut self, region: RegionId, leader: usize, times: u32) {
+    pub(super) fn probe(&mut self, region: RegionId, leader: usize, times: u64) {
         if self.has_faults && times > 0 {
             let described = self.reference_model.descriptor(region);
             let sent = described.map(|region| self.workload.probe(region, leader));

@@ -7,6 +7,9 @@ use crate::layout;
 use crate::request::{ClientRequest, RequestBody, RequestOwner};
 use crate::transfer_planner::TransferCompanion;
 
+/// By then most transfers are over.
+const TRANSFER_US: u64 = 600_000;
+
 impl SimWorld {
     /// Plans the next transfer.
     pub(super) fn schedule_transfer(&mut self) {
@@ -30,7 +33,7 @@ impl SimWorld {
         let asked = self.swarm.transfers().asked(leader, self.nodes.len());
         self.ask_for_transfer(&region, asked, to);
         // Requests that would show a stale read.
-        self.schedule_probes(region.id, leader);
+        self.schedule_probes(region.id, leader, TRANSFER_US);
         self.accompany_transfer(&region, leader, to);
     }
 
