@@ -104,6 +104,17 @@ impl Fault {
         }
     }
 
+    /// Whether it is about the leader of its region.
+    pub(crate) fn needs_leader(&self) -> bool {
+        matches!(
+            self,
+            Self::Freeze { .. }
+                | Self::SecondLeader { .. }
+                | Self::Suspend { .. }
+                | Self::Stall { .. }
+        )
+    }
+
     /// The region that it is aimed at.
     pub(crate) fn region_mut(&mut self) -> Option<&mut RegionId> {
         match self {
@@ -151,6 +162,9 @@ pub(crate) struct Swarm {
     pub(crate) wrong_flags: Option<(usize, OperatorFlags, u64)>,
     /// Time from a crash to the start, at most.
     pub(crate) restart_us_max: u64,
+    /// Nothing goes wrong until all stores are members: a bootstrap needs them all, so that one
+    /// that is away would often keep the cluster from being there before the faults end.
+    pub(crate) has_calm_start: bool,
     kinds: Vec<(FaultKind, MeanInterval)>,
     later: LaterFaults,
 }
@@ -256,7 +270,7 @@ impl Swarm {
         let weight = *choose(&mut extra, &[1, 1, 1, HEAVY]);
         let keeps_end = weight == HEAVY && extra.bool();
         let width = if weight == 1 { *choose(&mut extra, &[1, 1, 1, 1, 1, WIDE]) } else { 1 };
-        Self {
+        let drawn = Self {
             stores,
             data_regions,
             clients,
@@ -271,9 +285,35 @@ impl Swarm {
             drift_ppm: (0..stores).map(|_| rng.i64(-DRIFT_PPM_MAX..=DRIFT_PPM_MAX)).collect(),
             wrong_flags: draw_wrong_flags(&mut extra, stores),
             restart_us_max: *choose(rng, &[100_000, 1_000_000, 4_000_000]),
+            has_calm_start: *choose(&mut extra, &[true, true, true, false]),
             kinds,
             later: LaterFaults { bounds, snapshots, disks, rot, transfers, membership, settings },
+        };
+        drawn.thinned()
+    }
+
+    /// In three seeds of four there are fewer faults, of all kinds or of some. Where all happen often,
+    /// a region hardly ever has a leader for as long as it takes to break what rests on having one.
+    fn thinned(mut self) -> Self {
+        let later = &mut self.later;
+        let mut rng = Rng::with_seed(later.rot.rng.clone().u64(..));
+        let (tempo, kept_of) = *choose(&mut rng, &[(1, 1), (4, 1), (12, 1), (1, 6)]);
+        let drawn_apart =
+            [&mut later.bounds, &mut later.snapshots, &mut later.disks, &mut later.rot];
+        let drawn_apart = drawn_apart.into_iter().map(|faults| &mut faults.kinds);
+        for kinds in drawn_apart.chain([&mut self.kinds]) {
+            kinds.retain(|_| rng.u8(..kept_of) == 0);
+            kinds.iter_mut().for_each(|(_, often_us)| *often_us *= tempo);
         }
+        if (tempo, kept_of) != (1, 1) {
+            if rng.bool() {
+                later.transfers = TransferPlanner::idle();
+            }
+            if rng.bool() {
+                later.membership = MembershipPlanner::idle();
+            }
+        }
+        self
     }
 
     /// Nothing goes wrong by itself, no client asks, and no checkpoint is made: for scripts.
@@ -293,6 +333,7 @@ impl Swarm {
             checkpoint_us: 1_000 * SECOND_US,
             drift_ppm: vec![0; stores],
             wrong_flags: None,
+            has_calm_start: false,
             kinds: Vec::new(),
             later: LaterFaults {
                 bounds: ExtraFaults { rng: rng.fork(), kinds: Vec::new() },

@@ -62,10 +62,10 @@ pub(crate) struct Network {
     stores: usize,
     rng: Rng,
     conditions: NetworkConditions,
-    /// By `from * stores + to`.
-    cut: Vec<bool>,
-    /// How much later than others the messages of each link arrive.
-    late_us: Vec<u64>,
+    /// Until when each link is cut, by `from * stores + to`.
+    cut: Vec<SimTime>,
+    /// How much later than others the messages of each link arrive, and until when.
+    late: Vec<(u64, SimTime)>,
     last_arrival: Vec<SimTime>,
     passed_snapshots: PassedSnapshots,
 }
@@ -77,8 +77,8 @@ impl Network {
             stores,
             rng,
             conditions,
-            cut: vec![false; links],
-            late_us: vec![0; links],
+            cut: vec![0; links],
+            late: vec![(0, 0); links],
             last_arrival: vec![0; links],
             passed_snapshots: PassedSnapshots::default(),
         }
@@ -110,15 +110,16 @@ impl Network {
         to: usize,
     ) -> [Option<SimTime>; 2] {
         let link = from * self.stores + to;
-        if self.cut[link] || self.chance(self.conditions.lost_ppm) {
+        if now < self.cut[link] || self.chance(self.conditions.lost_ppm) {
             return [None, None];
         }
         let first = if self.chance(self.conditions.late_ppm) {
             now + self.rng.u64(self.conditions.delay_us_min..=self.conditions.late_us_max)
         } else {
             let arrival = now + self.delay_us();
-            if self.late_us[link] > 0 {
-                arrival + self.late_us[link]
+            let (late_us, until) = self.late[link];
+            if late_us > 0 && now < until {
+                arrival + late_us
             } else if self.conditions.is_ordered {
                 // Late messages are left out: one would hold up all that follow it on its link.
                 self.last_arrival[link] = self.last_arrival[link].max(arrival);
@@ -131,36 +132,40 @@ impl Network {
         [Some(first), second]
     }
 
-    /// Cuts links, on top of those that are cut.
-    pub(crate) fn cut(&mut self, cut: &Partition) {
+    /// Cuts links until a moment, on top of those that are cut. The end of one cut mends nothing of
+    /// another.
+    pub(crate) fn cut(&mut self, cut: &Partition, until: SimTime) {
         for from in 0..self.stores {
             for to in 0..self.stores {
-                self.cut[from * self.stores + to] |= match cut {
+                let is_cut = match cut {
                     Partition::Split(side) => side[from] != side[to],
                     Partition::Mute(store) => from == *store,
                     Partition::Deaf(store) => to == *store,
                     Partition::Link { from: a, to: b } => from == *a && to == *b,
                 };
+                if is_cut {
+                    let link = &mut self.cut[from * self.stores + to];
+                    *link = until.max(*link);
+                }
             }
         }
     }
 
-    /// All that a store sends from now on arrives so much later.
-    pub(crate) fn slow_down(&mut self, from: usize, us: u64) {
-        self.late_us[from * self.stores..(from + 1) * self.stores].fill(us);
+    /// All that a store sends until a moment arrives so much later.
+    pub(crate) fn slow_down(&mut self, from: usize, us: u64, until: SimTime) {
+        self.late[from * self.stores..(from + 1) * self.stores].fill((us, until));
     }
 
     /// All that one store sends to another from now on arrives so much later.
     #[cfg(test)]
     pub(crate) fn slow_link(&mut self, from: usize, to: usize, us: u64) {
-        self.late_us[from * self.stores + to] = us;
+        self.late[from * self.stores + to] = (us, SimTime::MAX);
     }
 
-    /// Mends every link.
+    /// Mends every link at once.
     pub(crate) fn heal(&mut self) {
-        // Those of other cuts as well: how long a cut lasts is chance anyway.
-        self.cut.fill(false);
-        self.late_us.fill(0);
+        self.cut.fill(0);
+        self.late.fill((0, 0));
     }
 
     fn delay_us(&mut self) -> u64 {
@@ -180,18 +185,31 @@ mod tests {
         Network::new(3, conditions, Rng::with_seed(1))
     }
 
+    fn hears_at(network: &mut Network, now: SimTime, from: usize, to: usize) -> bool {
+        network.arrivals(now, from, to)[0].is_some()
+    }
+
     fn hears(network: &mut Network, from: usize, to: usize) -> bool {
-        network.arrivals(0, from, to)[0].is_some()
+        hears_at(network, 0, from, to)
+    }
+
+    #[test]
+    fn a_cut_outlasts_the_end_of_another() {
+        let mut network = network(NetworkConditions::FAIR);
+        network.cut(&Partition::Mute(0), 5_000);
+        network.cut(&Partition::Split(vec![true, false, false]), 1_000);
+        assert!(!hears_at(&mut network, 999, 1, 0) && !hears_at(&mut network, 999, 0, 1));
+        assert!(hears_at(&mut network, 1_000, 1, 0) && !hears_at(&mut network, 4_999, 0, 1));
+        assert!(hears_at(&mut network, 5_000, 0, 1));
     }
 
     #[test]
     fn a_slow_store_is_heard_late_and_hears_in_time() {
         let mut network = network(NetworkConditions::FAIR);
-        network.slow_down(1, 500_000);
+        network.slow_down(1, 500_000, 10_000);
         assert!(network.arrivals(0, 1, 0)[0].is_some_and(|first| first > 500_000));
         assert!(network.arrivals(0, 0, 1)[0].is_some_and(|first| first < 2_000));
-        network.heal();
-        assert!(network.arrivals(0, 1, 0)[0].is_some_and(|first| first < 2_000));
+        assert!(network.arrivals(10_000, 1, 0)[0].is_some_and(|first| first < 12_000));
     }
 
     #[test]
@@ -237,14 +255,14 @@ mod tests {
     #[test]
     fn cuts_may_go_one_way() {
         let mut network = network(NetworkConditions::FAIR);
-        network.cut(&Partition::Mute(0));
+        network.cut(&Partition::Mute(0), SimTime::MAX);
         assert!(!hears(&mut network, 0, 1) && !hears(&mut network, 0, 2));
         assert!(hears(&mut network, 1, 0) && hears(&mut network, 1, 2));
         network.heal();
-        network.cut(&Partition::Link { from: 1, to: 2 });
+        network.cut(&Partition::Link { from: 1, to: 2 }, SimTime::MAX);
         assert!(!hears(&mut network, 1, 2) && hears(&mut network, 2, 1));
         network.heal();
-        network.cut(&Partition::Split(vec![true, false, false]));
+        network.cut(&Partition::Split(vec![true, false, false]), SimTime::MAX);
         assert!(!hears(&mut network, 0, 1) && !hears(&mut network, 2, 0));
         assert!(hears(&mut network, 1, 2));
         network.heal();

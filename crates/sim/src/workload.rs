@@ -178,16 +178,25 @@ impl ClientWorkload {
         cache.region_of(key).unwrap_or_else(|| placement.region_of(key)).clone()
     }
 
-    /// Probes whether the region has two leaders: writes to a replica that may have become one, and
-    /// reads from `leader`.
-    pub(crate) fn probe(&mut self, region: &Descriptor, leader: usize) -> Vec<Ticket> {
+    /// Probes whether the region has two leaders: reads from `leader` and, if asked to, writes to a
+    /// replica that may have become one.
+    pub(crate) fn probe(
+        &mut self,
+        region: &Descriptor,
+        leader: usize,
+        writes: bool,
+    ) -> Vec<Ticket> {
         let Some(key) = self.keys_in(region).into_iter().next() else { return Vec::new() };
-        let other = self.any_replica(region);
-        let value = format!("probe {}", self.requests.len()).into();
-        let put = RequestBody::Write(vec![RawOp::put(key.clone(), value)]);
-        let put = ClientRequest::new(RequestOwner::Auditor, region, other, put);
-        let get = ClientRequest::new(RequestOwner::Auditor, region, leader, RequestBody::Get(key));
-        vec![self.send(put), self.send(get)]
+        let mut probes = Vec::new();
+        if writes {
+            let other = self.any_replica(region);
+            let value = format!("probe {}", self.requests.len()).into();
+            let put = RequestBody::Write(vec![RawOp::put(key.clone(), value)]);
+            probes.push(ClientRequest::new(RequestOwner::Auditor, region, other, put));
+        }
+        let get = RequestBody::Get(key);
+        probes.push(ClientRequest::new(RequestOwner::Auditor, region, leader, get));
+        probes.into_iter().map(|probe| self.send(probe)).collect()
     }
 
     /// Sends a request that is made elsewhere.

@@ -60,25 +60,36 @@ enum SimEvent {
         store: usize,
         incarnation: u64,
     },
+    /// The cluster is there, or is not yet.
+    BeginFaults,
     InjectFault(Fault),
     /// The store goes on after a pause, if it is still in this incarnation.
     Resume {
         store: usize,
         incarnation: u64,
     },
-    HealLinks,
-    /// Probes whether the region has two leaders, `times` more times.
+    /// Probes whether the region has two leaders, `times` more times, the next `quiet` ones only by
+    /// reads.
     Probe {
         region: RegionId,
         leader: usize,
+        quiet: u64,
         times: u64,
     },
-    /// The store is cut off from all others.
-    Isolate(usize),
+    /// The store is cut off from all others for so long.
+    Isolate {
+        store: usize,
+        us: u64,
+    },
     /// The second half of a usurpation: the leader is cut off, a replica that heard it restarts.
     RestartVoter {
+        region: RegionId,
         leader: usize,
         voter: usize,
+    },
+    Campaign {
+        store: usize,
+        region: RegionId,
     },
     RestoreDiskSpeed(usize),
     FreeDisk(usize),
@@ -242,6 +253,28 @@ impl SimWorld {
             self.nodes[store].set_flags(flags);
             self.schedule(us, SimEvent::CorrectFlags(store));
         }
+        if self.swarm.has_calm_start {
+            self.network.set_conditions(NetworkConditions::FAIR);
+            self.schedule(TICK_US, SimEvent::BeginFaults);
+        } else {
+            self.begin_faults();
+        }
+    }
+
+    /// Begins the faults if all stores are members, and looks again later if not.
+    fn begin_faults_behind_the_bootstrap(&mut self) {
+        if !self.has_faults {
+            return;
+        }
+        if self.nodes.iter().all(SimNode::is_member) {
+            self.network.set_conditions(self.swarm.conditions);
+            self.begin_faults();
+        } else {
+            self.schedule(TICK_US, SimEvent::BeginFaults);
+        }
+    }
+
+    fn begin_faults(&mut self) {
         self.schedule_fault();
         self.schedule_extra_fault();
         self.schedule_snapshot_fault();
@@ -359,6 +392,7 @@ impl SimWorld {
                     self.schedule_maintenance(store);
                 }
             }
+            SimEvent::BeginFaults => self.begin_faults_behind_the_bootstrap(),
             SimEvent::InjectFault(fault) => self.inject(fault)?,
             SimEvent::Split => self.split_by_hand()?,
             SimEvent::Transfer => self.transfer_by_hand(),
@@ -381,10 +415,14 @@ impl SimWorld {
                     self.resume(store)?;
                 }
             }
-            SimEvent::HealLinks => self.network.heal(),
-            SimEvent::Probe { region, leader, times } => self.probe(region, leader, times),
-            SimEvent::Isolate(store) => self.isolate(store),
-            SimEvent::RestartVoter { leader, voter } => self.restart_voter(leader, voter),
+            SimEvent::Probe { region, leader, quiet, times } => {
+                self.probe(region, leader, quiet, times);
+            }
+            SimEvent::Campaign { store, region } => self.campaign(store, region)?,
+            SimEvent::Isolate { store, us } => self.isolate(store, us),
+            SimEvent::RestartVoter { region, leader, voter } => {
+                self.restart_voter(region, leader, voter);
+            }
             SimEvent::RestoreDiskSpeed(store) => self.nodes[store].set_slow(false),
             SimEvent::FreeDisk(store) => self.free_disk(store),
             SimEvent::RestoreDirectory(store) => self.restore_directory(store),

@@ -79,7 +79,7 @@ fn c17b_the_leader_and_the_next_best_are_outgoing() {
         });
         case.world.lose_power_for(leader, 9_000_000);
         for _ in 0..6 {
-            case.world.campaign(one, DATA);
+            case.world.campaign(one, DATA).expect("nothing is done yet");
             case.run(400_000);
         }
         case.has_left(DATA);

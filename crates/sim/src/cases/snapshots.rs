@@ -41,9 +41,9 @@ fn c24_the_power_goes_inside_an_installation() {
         case.world.mend();
         case.until("the power loss", |world| !world.nodes()[away].is_running());
         assert_eq!(case.snapshots().cuts_at_arrows, 1, "{arrow:?}");
-        case.world.campaign(other, DATA);
+        case.world.campaign(other, DATA).expect("nothing is done yet");
         case.until("the start", |world| world.nodes()[away].is_running());
-        case.world.campaign(other, DATA);
+        case.world.campaign(other, DATA).expect("nothing is done yet");
         case.all_are_level(DATA);
         assert!(case.snapshots().installed > 0, "{arrow:?}");
         case.finish();
@@ -60,8 +60,8 @@ fn c25_an_election_comes_while_a_snapshot_is_installed() {
     case.world.slow_syncs(away, 3_000_000);
     case.world.mend();
     case.until("the installation", |world| world.nodes()[away].coverage().snapshots.installed > 0);
-    case.world.campaign(other, DATA);
-    case.world.campaign(away, DATA);
+    case.world.campaign(other, DATA).expect("nothing is done yet");
+    case.world.campaign(away, DATA).expect("nothing is done yet");
     case.run(1_000_000);
     case.world.lose_power_for(case.leader, 100_000);
     case.run(1_000_000);
@@ -261,7 +261,7 @@ fn c28b_the_acknowledgement_of_a_snapshot_is_lost() {
     case.fall_behind(away);
     case.world.mend();
     case.until("the stage", |world| world.nodes()[away].coverage().snapshots.staged > 0);
-    case.world.silence(away, case.leader);
+    case.world.cut_link(away, case.leader);
     case.until("the installation", |world| world.nodes()[away].coverage().snapshots.installed > 0);
     case.run(300_000);
     case.world.mend();

@@ -169,7 +169,7 @@ fn c11_an_older_candidate_calls_a_replica_that_has_ended() {
     case.world.mend();
     case.world.cut_link(leader, candidate);
     for _ in 0..5 {
-        case.world.campaign(candidate, child);
+        case.world.campaign(candidate, child).expect("nothing is done yet");
         case.run(200_000);
     }
     assert_eq!(case.world.nodes()[away].coverage().snapshots.uninitialised, made);
@@ -200,7 +200,7 @@ fn c13_a_replica_without_data_votes_and_restarts() {
     case.until("the start", |world| world.nodes()[away].is_running());
     assert!(case.snapshots().uninitialised_starts > 0);
     // A vote is asked of it again in the term that it has voted in, and in the next.
-    case.world.campaign(candidate, child);
+    case.world.campaign(candidate, child).expect("nothing is done yet");
     case.run(500_000);
     case.world.pass_snapshots(PassedSnapshots::All);
     case.until("the child", |world| world.nodes()[away].status(child).is_some());

@@ -1,7 +1,7 @@
 //! Fault injection into the cluster, and the return of stores.
 
 use flotilla_region::{
-    Envelope, Event, Index, LogEntry, Message, MessageKind, RegionId, Role, Term,
+    Envelope, Event, Index, LogEntry, Message, MessageKind, PeerRole, RegionId, Role, Term,
 };
 
 use crate::faults::{Fault, FaultSource, MessageLie, NUMBER_MAX};
@@ -92,10 +92,7 @@ impl SimWorld {
                 self.nodes[store].inject_disk_errors(writes_too);
                 self.schedule_power_loss(store);
             }
-            Fault::Campaign { store, region } => {
-                self.nodes[store].post(Event::Campaign { region }, &mut self.out);
-                self.dispatch(store, Ok(()))?;
-            }
+            Fault::Campaign { store, region } => self.campaign(store, region)?,
             Fault::Pause { store, us, is_after_sending: false } => self.pause(store, us),
             Fault::Pause { store, us, is_after_sending: true } => {
                 self.pauses[store].after_sending_us = Some(us);
@@ -103,13 +100,12 @@ impl SimWorld {
             Fault::Freeze { region, us } => {
                 if let Some(leader) = self.leader(region) {
                     self.pauses[leader].after_asking = Some((region, us));
-                    self.schedule_probes(region, leader, us);
+                    self.schedule_probes(region, leader, 0, us);
                 }
             }
             Fault::SecondLeader { region, us } => self.force_second_leader(region, us),
             Fault::Partition { cut, us } => {
-                self.network.cut(&cut);
-                self.schedule(us, SimEvent::HealLinks);
+                self.network.cut(&cut, self.event_queue.now() + us);
             }
             Fault::SlowDisk { store, us } => {
                 self.nodes[store].set_slow(true);
@@ -119,7 +115,7 @@ impl SimWorld {
             Fault::Stall { region, us } => {
                 if let Some(leader) = self.leader(region) {
                     self.nodes[leader].stall(us);
-                    self.schedule_probes(region, leader, us);
+                    self.schedule_probes(region, leader, 0, us);
                 }
             }
             Fault::Forged { region, from, to, kind, lie } => {
@@ -138,13 +134,18 @@ impl SimWorld {
         Ok(())
     }
 
+    /// A replica wants to lead, if it is there.
+    pub(crate) fn campaign(&mut self, store: usize, region: RegionId) -> Result<(), CheckFailure> {
+        self.nodes[store].post(Event::Campaign { region }, &mut self.out);
+        self.dispatch(store, Ok(()))
+    }
+
     /// A store is down for a while, or hears of nothing.
     fn send_away(&mut self, store: usize, us: u64, is_down: bool) {
         if is_down {
             self.crash_for(store, true, us);
         } else {
-            self.isolate(store);
-            self.schedule(us, SimEvent::HealLinks);
+            self.isolate(store, us);
         }
     }
 
@@ -167,11 +168,23 @@ impl SimWorld {
         }
     }
 
-    /// Turns a fault of one of the first regions into one of a region that has come of it.
+    /// Turns a fault of one of the first regions into one of a region that has come of it. One that
+    /// needs a leader goes to another region if these have none.
     fn aim(&mut self, mut fault: Fault) -> Fault {
+        let needs_leader = fault.needs_leader();
         if let Some(region) = fault.region_mut() {
-            let all: Vec<_> = self.reference_model.descendants(*region).collect();
-            *region = self.splits.choose(&all);
+            let mut all: Vec<_> = self.reference_model.descendants(*region).collect();
+            if needs_leader {
+                let is_led = |region: &RegionId| self.leader(*region).is_some();
+                all.retain(is_led);
+                if all.is_empty() {
+                    let others = self.reference_model.descriptors().map(|region| region.id);
+                    all = others.filter(is_led).collect();
+                }
+            }
+            if !all.is_empty() {
+                *region = self.splits.choose(&all);
+            }
         }
         fault
     }
@@ -181,7 +194,7 @@ impl SimWorld {
         let Some(leader) = self.leader(region) else { return };
         // It may stand still for another reason, and goes on when that ends.
         if self.pauses[leader].held.is_none() {
-            self.schedule_probes(region, leader, us);
+            self.schedule_probes(region, leader, 0, us);
             self.freeze(leader, us);
             self.pauses[leader].suspended_at = Some(self.now());
         }
@@ -384,54 +397,67 @@ impl SimWorld {
     /// Cuts a leader off from as many replicas as it can spare.
     fn force_second_leader(&mut self, region: RegionId, us: u64) {
         let Some(leader) = self.leader(region) else { return };
-        self.schedule_probes(region, leader, us);
+        // No writes at first: those that are cut off would lack them, and get no vote.
+        self.schedule_probes(region, leader, us, 0);
         let peers = self.reference_model.descriptor(region).map(|region| region.peers.iter());
-        let places = peers.into_iter().flatten().map(|peer| layout::place(peer.store));
+        let voters = peers.into_iter().flatten().filter(|peer| peer.role == PeerRole::Voter);
+        let places = voters.map(|peer| layout::place(peer.store));
         let mut places: Vec<_> = places.filter(|place| *place != leader).collect();
-        // The only replica.
+        // The only voter.
         if places.is_empty() {
             return;
         }
         self.rng.shuffle(&mut places);
         // As many as still make a majority with it, so that it goes on leading.
         let keepers = places.len().div_ceil(2);
+        let until = self.event_queue.now() + us + ISOLATED_US;
         for rebel in &places[keepers..] {
-            self.network.cut(&Partition::Link { from: leader, to: *rebel });
-            self.network.cut(&Partition::Link { from: *rebel, to: leader });
+            self.network.cut(&Partition::Link { from: leader, to: *rebel }, until);
+            self.network.cut(&Partition::Link { from: *rebel, to: leader }, until);
         }
-        self.schedule(us, SimEvent::RestartVoter { leader, voter: places[0] });
+        self.schedule(us, SimEvent::RestartVoter { region, leader, voter: places[0] });
     }
 
     /// The store stands still; the answers to what it has asked get through, and nothing later.
     pub(super) fn freeze(&mut self, store: usize, us: u64) {
         self.pause(store, us);
-        self.schedule(ANSWERED_US.min(us), SimEvent::Isolate(store));
-        self.schedule(us + ISOLATED_US, SimEvent::HealLinks);
+        let answered_us = ANSWERED_US.min(us);
+        let alone_us = us - answered_us + ISOLATED_US;
+        self.schedule(answered_us, SimEvent::Isolate { store, us: alone_us });
     }
 
-    /// Looks whether the region has two leaders while a fault of so long lasts, and for as long
-    /// behind it as the leader is isolated.
-    pub(super) fn schedule_probes(&mut self, region: RegionId, leader: usize, us: u64) {
-        let times = (us + ISOLATED_US) / PROBE_US;
-        self.schedule(PROBE_US, SimEvent::Probe { region, leader, times });
+    /// Looks whether the region has two leaders: reads from the one for as long as `quiet_us`, and
+    /// then writes to the others as well while a fault of `us` lasts, and for as long behind it as
+    /// the leader is isolated.
+    pub(super) fn schedule_probes(
+        &mut self,
+        region: RegionId,
+        leader: usize,
+        quiet_us: u64,
+        us: u64,
+    ) {
+        let quiet = quiet_us / PROBE_US;
+        let times = quiet + (us + ISOLATED_US) / PROBE_US;
+        self.schedule(PROBE_US, SimEvent::Probe { region, leader, quiet, times });
     }
 
-    pub(super) fn probe(&mut self, region: RegionId, leader: usize, times: u64) {
+    pub(super) fn probe(&mut self, region: RegionId, leader: usize, quiet: u64, times: u64) {
         if self.has_faults && times > 0 {
             let described = self.reference_model.descriptor(region);
-            let sent = described.map(|region| self.workload.probe(region, leader));
+            let sent = described.map(|region| self.workload.probe(region, leader, quiet == 0));
             for ticket in sent.into_iter().flatten() {
                 self.schedule(1, SimEvent::Arrive(ticket));
             }
             let delay_us = self.rng.u64(1..2 * PROBE_US);
-            self.schedule(delay_us, SimEvent::Probe { region, leader, times: times - 1 });
+            let (quiet, times) = (quiet.saturating_sub(1), times - 1);
+            self.schedule(delay_us, SimEvent::Probe { region, leader, quiet, times });
         }
     }
 
-    pub(super) fn isolate(&mut self, store: usize) {
+    pub(super) fn isolate(&mut self, store: usize, us: u64) {
         if self.has_faults {
             let alone = (0..self.nodes.len()).map(|place| place == store).collect();
-            self.network.cut(&Partition::Split(alone));
+            self.network.cut(&Partition::Split(alone), self.event_queue.now() + us);
         }
     }
 
@@ -441,17 +467,21 @@ impl SimWorld {
         self.nodes.iter().position(leads)
     }
 
-    pub(super) fn restart_voter(&mut self, leader: usize, voter: usize) {
+    pub(super) fn restart_voter(&mut self, region: RegionId, leader: usize, voter: usize) {
         if !self.has_faults {
             return;
         }
         // It must not hear of its successor, or it would step down.
-        self.isolate(leader);
-        self.schedule(ISOLATED_US, SimEvent::HealLinks);
+        self.isolate(leader, ISOLATED_US);
         // Quick: what it has promised would be over otherwise.
         let delay_us = self.rng.u64(1_000..100_000);
         let power = self.rng.bool();
         self.crash_for(voter, power, delay_us);
+        // It may want to lead at once, as well as vote for one that does.
+        if self.rng.bool() {
+            let soon_us = self.rng.u64(..100_000);
+            self.schedule(delay_us + soon_us, SimEvent::Campaign { store: voter, region });
+        }
     }
 
     /// A store whose disk fails soon is dead at the latest then.

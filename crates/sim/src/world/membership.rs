@@ -2,7 +2,7 @@
 
 #[cfg(test)]
 use flotilla_region::Ticket;
-use flotilla_region::{Descriptor, Event, MembershipChange, MembershipCommand, Peer};
+use flotilla_region::{Descriptor, MembershipChange, MembershipCommand, Peer};
 
 use super::{SimEvent, SimWorld};
 use crate::executor::InstallArrow;
@@ -96,14 +96,10 @@ impl SimWorld {
             }
             MembershipCompanion::LeaderDies { us } => self.lose_power(leader, us),
             MembershipCompanion::LeaderAlone { us } => {
-                self.schedule(us, SimEvent::Isolate(leader));
-                self.schedule(us + mend_us, SimEvent::HealLinks);
+                self.schedule(us, SimEvent::Isolate { store: leader, us: mend_us });
             }
             MembershipCompanion::StoreDies { us } => self.lose_power(about, us),
-            MembershipCompanion::StoreAway { us } => {
-                self.isolate(about);
-                self.schedule(us, SimEvent::HealLinks);
-            }
+            MembershipCompanion::StoreAway { us } => self.isolate(about, us),
             MembershipCompanion::CutAtEnd { arrow } => {
                 let arrow = InstallArrow::ENDS[arrow % InstallArrow::ENDS.len()];
                 self.nodes[about].cut_at_arrow(Some(arrow));
@@ -119,11 +115,7 @@ impl SimWorld {
             }
             MembershipCompanion::Split => {}
             MembershipCompanion::Transfer => drop(self.ask_for_transfer(region, leader, None)),
-            MembershipCompanion::Campaign => {
-                let event = Event::Campaign { region: region.id };
-                self.nodes[about].post(event, &mut self.out);
-                self.dispatch(about, Ok(()))?;
-            }
+            MembershipCompanion::Campaign => self.campaign(about, region.id)?,
             MembershipCompanion::Blackout { us } => {
                 (0..self.nodes.len()).for_each(|store| self.lose_power(store, us));
             }

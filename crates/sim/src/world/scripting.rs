@@ -6,6 +6,7 @@ use flotilla_region::{
 };
 
 use super::{SimEvent, SimWorld};
+use crate::event_queue::SimTime;
 use crate::executor::{InstallArrow, TaskDelays};
 use crate::layout;
 use crate::network::{Partition, PassedSnapshots};
@@ -16,7 +17,7 @@ impl SimWorld {
     /// Cuts a store off from all others.
     pub(crate) fn cut_off(&mut self, store: usize) {
         let alone = (0..self.nodes.len()).map(|place| place == store).collect();
-        self.network.cut(&Partition::Split(alone));
+        self.network.cut(&Partition::Split(alone), SimTime::MAX);
     }
 
     /// Mends all links.
@@ -26,12 +27,12 @@ impl SimWorld {
 
     /// Nothing that one store sends reaches the other.
     pub(crate) fn cut_link(&mut self, from: usize, to: usize) {
-        self.network.cut(&Partition::Link { from, to });
+        self.network.cut(&Partition::Link { from, to }, SimTime::MAX);
     }
 
     /// All that a store sends from now on arrives so much later.
     pub(crate) fn slow_down(&mut self, store: usize, us: u64) {
-        self.network.slow_down(store, us);
+        self.network.slow_down(store, us, SimTime::MAX);
     }
 
     /// All that a store sends to one other from now on arrives so much later.
@@ -41,7 +42,7 @@ impl SimWorld {
 
     /// The messages of a store arrive as ever again.
     pub(crate) fn hear_at_once(&mut self, store: usize) {
-        self.network.slow_down(store, 0);
+        self.network.slow_down(store, 0, SimTime::MAX);
     }
 
     /// A store loses power, and starts again after a while.
@@ -109,17 +110,6 @@ impl SimWorld {
     /// Lets some snapshots pass.
     pub(crate) fn pass_snapshots(&mut self, passed: PassedSnapshots) {
         self.network.pass_snapshots(passed);
-    }
-
-    /// Nothing that `from` sends reaches `to`.
-    pub(crate) fn silence(&mut self, from: usize, to: usize) {
-        self.network.cut(&Partition::Link { from, to });
-    }
-
-    /// A replica wants to lead, if it is there.
-    pub(crate) fn campaign(&mut self, store: usize, region: RegionId) {
-        self.nodes[store].post(Event::Campaign { region }, &mut self.out);
-        self.dispatch(store, Ok(())).expect("nothing is done yet");
     }
 
     /// A replica gets the word of a leader to campaign, at once.

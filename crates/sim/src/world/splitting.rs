@@ -1,10 +1,9 @@
 //! Splits by hand, and what happens beside them.
 
-use flotilla_region::{Descriptor, Event, RegionId, Space};
+use flotilla_region::{Descriptor, RegionId, Space};
 
 use super::{SimEvent, SimWorld};
 use crate::layout;
-use crate::network::Partition;
 use crate::reference_model::CheckFailure;
 use crate::request::{ClientRequest, ForgedField, RequestBody, RequestOwner};
 use crate::split_planner::{PlannedSplit, SplitCompanion};
@@ -87,15 +86,9 @@ impl SimWorld {
                 (0..self.nodes.len()).for_each(|store| self.lose_power(store, us));
             }
             SplitCompanion::Campaign { replica } => {
-                let event = Event::Campaign { region: region.id };
-                self.nodes[store(replica)].post(event, &mut self.out);
-                self.dispatch(store(replica), Ok(()))?;
+                self.campaign(store(replica), region.id)?;
             }
-            SplitCompanion::Away { replica, us } => {
-                let alone = (0..self.nodes.len()).map(|place| place == store(replica)).collect();
-                self.network.cut(&Partition::Split(alone));
-                self.schedule(us, SimEvent::HealLinks);
-            }
+            SplitCompanion::Away { replica, us } => self.isolate(store(replica), us),
             SplitCompanion::SlowDisk { replica, us } => {
                 self.nodes[store(replica)].set_slow(true);
                 self.schedule(us, SimEvent::RestoreDiskSpeed(store(replica)));

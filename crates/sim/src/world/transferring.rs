@@ -33,7 +33,7 @@ impl SimWorld {
         let asked = self.swarm.transfers().asked(leader, self.nodes.len());
         self.ask_for_transfer(&region, asked, to);
         // Requests that would show a stale read.
-        self.schedule_probes(region.id, leader, TRANSFER_US);
+        self.schedule_probes(region.id, leader, 0, TRANSFER_US);
         self.accompany_transfer(&region, leader, to);
     }
 
@@ -55,16 +55,13 @@ impl SimWorld {
         let mend_us = self.swarm.transfers().mend_us();
         match (companion, next) {
             (TransferCompanion::LeaderAlone { us }, _) => {
-                self.schedule(us, SimEvent::Isolate(leader));
-                self.schedule(us + mend_us, SimEvent::HealLinks);
+                self.schedule(us, SimEvent::Isolate { store: leader, us: mend_us });
             }
             (TransferCompanion::NextAlone { us }, Some(next)) => {
-                self.schedule(us, SimEvent::Isolate(next));
-                self.schedule(us + mend_us, SimEvent::HealLinks);
+                self.schedule(us, SimEvent::Isolate { store: next, us: mend_us });
             }
             (TransferCompanion::LateVotes { us }, Some(next)) => {
-                self.network.slow_down(next, us);
-                self.schedule(mend_us, SimEvent::HealLinks);
+                self.network.slow_down(next, us, self.event_queue.now() + mend_us);
             }
             (TransferCompanion::LeaderPauses { us }, _) => {
                 self.pauses[leader].after_sending_us = Some(us);
