@@ -143,14 +143,15 @@ impl TestBench {
         LoadSpan { from, to }
     }
 
-    /// Tells the p99 of the windows of all changes and of calm ones, medians, and their ratio.
+    /// Tells the p99 of the windows of all changes and of calm ones, medians, and their ratio, which
+    /// may be `ratio_max` at most, if it is given.
     pub(crate) fn compare(
         &self,
         report: &mut ScenarioReport,
         (key, words): (&str, &str),
         record: &LoadRecord,
         spans: ChangeSpans<'_>,
-        ratio_max: f64,
+        ratio_max: Option<f64>,
     ) {
         let window = self.args.window();
         let p99s_of = |spans: &[LoadSpan]| -> Vec<f64> {
@@ -161,8 +162,11 @@ impl TestBench {
         report.tell(&format!("{key}_p99_ms"), &format!("{words}: p99, ms"), changed);
         report.tell(&format!("{key}_calm_p99_ms"), &format!("{words}: p99, calm, ms"), usual);
         let (ratio, name) = (changed / usual, format!("{key}_p99_ratio"));
-        let limit = FigureLimit::AtMost(ratio_max);
-        report.time(&name, &format!("{words}: p99, change to calm"), ratio, limit);
+        let words = format!("{words}: p99, change to calm");
+        match ratio_max {
+            Some(max) => report.time(&name, &words, ratio, FigureLimit::AtMost(max)),
+            None => report.tell(&name, &words, ratio),
+        }
         let seconds = spans.changes.iter().map(|span| (span.to - span.from).as_secs_f64());
         report.detail(
             key,

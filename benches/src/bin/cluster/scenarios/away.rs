@@ -114,7 +114,7 @@ pub(crate) async fn measure(bench: &TestBench, args: &AwayArgs) -> Result<Scenar
     }
     let changes: Vec<_> = absences.iter().map(|away| away.change).collect();
     let spans = ChangeSpans { changes: &changes, calm };
-    bench.compare(&mut report, ("back", "coming back"), &record, spans, RATIO_MAX);
+    bench.compare(&mut report, ("back", "coming back"), &record, spans, Some(RATIO_MAX));
     bench.no_failures(&mut report, &[&record]);
     report.detail("log_kept_bytes_max", json!(kept));
     Ok(report)

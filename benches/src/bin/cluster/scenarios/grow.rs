@@ -80,7 +80,8 @@ async fn take(
     let client = cluster.client().await?;
     let load = OpenLoad::start(&client, bench.plan(Some(rate))?);
     bench.warm_up().await;
-    // Stores that leave run until they have: the same load on all of them is a calm of its own.
+    // Stores that leave run until they have, so that the windows of the change are of all of them:
+    // it is compared with all at rest. What the ones that stay have at rest is told as well.
     let before = match step {
         Step::Leave { .. } => Some(bench.calm(&load).await),
         Step::Join { .. } => None,
@@ -118,22 +119,14 @@ async fn take(
         &format!("{words}: longest time without an answer, ms"),
         gap,
     );
-    bench.compare(
-        report,
-        (key, &words),
-        &record,
-        ChangeSpans { changes: &[change], calm },
-        RATIO_MAX,
-    );
+    let changes = &[change];
     if let Some(calm) = before {
         let (key, words) = (format!("{key}_before"), format!("{words}, to all stores before"));
-        bench.compare(
-            report,
-            (&key, &words),
-            &record,
-            ChangeSpans { changes: &[change], calm },
-            RATIO_MAX,
-        );
+        let spans = ChangeSpans { changes, calm };
+        bench.compare(report, (&key, &words), &record, spans, Some(RATIO_MAX));
     }
+    let spans = ChangeSpans { changes, calm };
+    let ratio_max = before.is_none().then_some(RATIO_MAX);
+    bench.compare(report, (key, &words), &record, spans, ratio_max);
     Ok(record)
 }

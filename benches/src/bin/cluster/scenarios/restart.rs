@@ -60,7 +60,7 @@ pub(crate) async fn measure(
         let words = format!("{name}: longest time without an acknowledgement, ms");
         report.tell(&format!("{name}_gap_ms"), &words, record.longest_gap(*span));
         let spans = ChangeSpans { changes: &[*span], calm };
-        bench.compare(&mut report, (name, name), &record, spans, RATIO_MAX);
+        bench.compare(&mut report, (name, name), &record, spans, Some(RATIO_MAX));
     }
     let longest = spans.iter().map(|span: &LoadSpan| record.longest_gap(*span)).fold(0.0, f64::max);
     let words = "longest time without an acknowledgement, ms";

@@ -61,9 +61,9 @@ pub(crate) async fn measure(bench: &TestBench, args: &SplitsArgs) -> Result<Scen
     let gap = record.longest_gap(change);
     report.tell("gap_ms", "longest time without an answer, ms", gap);
     let spans = ChangeSpans { changes: &[change], calm: before };
-    bench.compare(&mut report, ("one", "to one region before"), &record, spans, RATIO_MAX);
+    bench.compare(&mut report, ("one", "to one region before"), &record, spans, Some(RATIO_MAX));
     let spans = ChangeSpans { changes: &[change], calm: after };
-    bench.compare(&mut report, ("many", "to all regions behind"), &record, spans, RATIO_MAX);
+    bench.compare(&mut report, ("many", "to all regions behind"), &record, spans, Some(RATIO_MAX));
     let seconds = record.p99s(change, Duration::from_secs(1));
     report.detail("p99s_by_second_ms", seconds);
     bench.no_failures(&mut report, &[&record]);
