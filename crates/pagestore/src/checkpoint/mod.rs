@@ -4,8 +4,9 @@
 //! 2. Under the lock of the space: the root is taken, with the position in the redo area behind all
 //!    that it contains, the list of dirty pages, and the bitmaps that have changed. This cut takes
 //!    moments; writers go on right after it.
-//! 3. Pages and long values are written in the order of their places, then bitmaps and directory.
-//!    All of it goes to units that the last durable root does not use. Sync.
+//! 3. Pages and long values are written in the order of their places, and brought to the disk in
+//!    pieces of 1 MiB, then bitmaps and directory. All of it goes to units that the last durable
+//!    root does not use. Sync.
 //! 4. The meta page is written over the older of the two. Sync. From here on the new root counts.
 //! 5. Dirty pages become clean, and the old durable root releases its pages. Spare space of the
 //!    file is noted for `trim_punch`.
@@ -21,6 +22,7 @@ mod spill;
 pub(crate) use redo_ring::CheckpointScope;
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -230,6 +232,7 @@ pub(crate) fn make_room(shared: &StoreShared, scope: CheckpointScope) -> Result<
 fn write(shared: &StoreShared, cut: &mut CheckpointCut, pace: &mut Pace<'_>) -> Result<()> {
     let file = shared.page_reader.file();
     let mut run = WriteRun::default();
+    let mut under_way = 0..0;
     let mut ahead = cut.dirty.iter().skip(AHEAD);
     for start in cut.dirty.iter() {
         if let Some(next) = ahead.next() {
@@ -239,6 +242,12 @@ fn write(shared: &StoreShared, cut: &mut CheckpointCut, pace: &mut Pace<'_>) -> 
         let dirty = dirty.expect("dirty frames stay until they are written");
         run.add(shared, start, dirty)?;
         if run.written >= PACE_BYTES {
+            // Two pieces are under way: a sync of another file on this disk, as of a log, would
+            // else wait for all pages of the checkpoint
+            // (docs/decisions/0063-checkpoints-go-to-the-disk-in-pieces.md).
+            let piece = run.take_piece();
+            file.start_write_back(piece.clone())?;
+            file.write_back(std::mem::replace(&mut under_way, piece))?;
             pace(std::mem::take(&mut run.written))?;
         }
     }
@@ -326,6 +335,8 @@ struct WriteRun<'a> {
     parts: Vec<DirtyData<'a>>,
     /// Bytes written since the last call of the pacing callback.
     written: u64,
+    /// The place of the first of them.
+    piece: Option<u64>,
 }
 
 impl<'a> WriteRun<'a> {
@@ -343,6 +354,13 @@ impl<'a> WriteRun<'a> {
         self.bytes += dirty.bytes().len();
         self.parts.push(dirty);
         Ok(())
+    }
+
+    /// The bytes of the file from the first one that was written since the last piece was taken, up
+    /// to the run that is not written yet.
+    fn take_piece(&mut self) -> Range<u64> {
+        let first = self.piece.take().unwrap_or(self.start);
+        first * UNIT_BYTES as u64..self.start * UNIT_BYTES as u64
     }
 
     fn flush(&mut self, shared: &StoreShared) -> Result<()> {
@@ -375,6 +393,7 @@ impl<'a> WriteRun<'a> {
         write_at(shared, &slices, self.start)?;
         let bytes = (self.end - self.start) * UNIT_BYTES as u64;
         self.written += bytes;
+        self.piece.get_or_insert(self.start);
         shared.counters.writing_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.parts.clear();
         self.bytes = 0;
