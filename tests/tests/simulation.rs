@@ -30,7 +30,7 @@ fn clusters_of_fixed_seeds_break_no_rule() {
 #[test]
 fn five_stores_break_no_rule() {
     let (mut changes, mut ended) = (0, 0);
-    for seed in 1..=6 {
+    for seed in 1..=16 {
         let options = Options { events: EVENTS, stores: Some(5), ..Options::default() };
         let coverage = good(seed, options).coverage;
         changes += coverage.membership.changes;

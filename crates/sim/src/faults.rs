@@ -7,127 +7,12 @@ use fastrand::Rng;
 use flotilla_region::{DiskUsage, MessageKind, RegionId};
 
 use crate::executor::InstallArrow;
+use crate::fault::{Fault, MessageLie};
 use crate::membership_planner::MembershipPlanner;
 use crate::network::{NetworkConditions, Partition};
 use crate::node::{DirectorySwap, DiskFill, OperatorFlags};
 use crate::settings_planner::SettingsPlanner;
 use crate::transfer_planner::TransferPlanner;
-
-/// One mishap.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// The store loses power now.
-    PowerLoss(usize),
-    /// The store loses power in the middle of its n-th next operation on the disk.
-    CutInside { store: usize, operations: u64 },
-    /// All stores lose power at once.
-    Blackout,
-    /// The process is killed; what it has written stays.
-    Kill(usize),
-    /// A replica that need not lead wants to.
-    Campaign { store: usize, region: RegionId },
-    /// The process stands still for a while; its clock goes on. Now, or as soon as it has asked
-    /// others for something: the answer then comes while it does not look.
-    Pause { store: usize, us: u64, is_after_sending: bool },
-    /// A leader stands still as soon as it has asked to be confirmed, hears the answers when it
-    /// comes to itself, and nothing of what happened since.
-    Freeze { region: RegionId, us: u64 },
-    /// Tries to elect a second leader while the first may still trust its lease: some replicas are
-    /// partitioned from the leader; later one that still follows it restarts, and forgets the
-    /// promise.
-    SecondLeader { region: RegionId, us: u64 },
-    /// Links are cut for a while.
-    Partition { cut: Partition, us: u64 },
-    /// The disk takes much longer for a while.
-    SlowDisk { store: usize, us: u64 },
-    /// An operator empties the store's directory, or replaces it by an older copy, and puts the
-    /// newest one back later. As long as there is no cluster it is emptied for good.
-    DirectorySwap { store: usize, how: DirectorySwap, us: u64 },
-    /// The disk refuses syncs, or writes as well, until the store has stopped because of it.
-    DiskErrors { store: usize, writes_too: bool },
-    /// The machine of a leader is suspended, and cut off when it comes back. Clocks that count only
-    /// while it runs would have stood still.
-    Suspend { region: RegionId, us: u64 },
-    /// The leader stalls in its next step that grants a read under a lease, between reading its
-    /// clock and handing out the effects of the step.
-    Stall { region: RegionId, us: u64 },
-    /// A forged message: one of the region's replicas, by place, receives it in the name of
-    /// another.
-    Forged { region: RegionId, from: usize, to: usize, kind: MessageKind, lie: MessageLie },
-    /// The store is away so long that others let go of what it lacks.
-    Away { store: usize, us: u64, is_down: bool },
-    /// All streams of snapshots of the store are cut.
-    CutStreams(usize),
-    /// The store loses power when it next installs a snapshot, behind this arrow.
-    CutAtArrow { store: usize, arrow: InstallArrow },
-    /// A disk is full for a while, or all are.
-    FullDisk { store: Option<usize>, fill: DiskFill, us: u64 },
-    /// The store loses power, and a bit of a leaf with clients' rows flips on its disk.
-    BitRot { store: usize, choice: u64 },
-}
-
-/// The lie in a forged message: no sound replica sends one like it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MessageLie {
-    /// A term that cannot have come to be.
-    WildTerm(u64),
-    /// An index that there cannot be.
-    WildIndex,
-    /// Entries that do not follow what they say they follow.
-    Gap,
-    /// The sender has the id of a replica on another store.
-    OtherStore,
-}
-
-/// The generator that a fault is drawn from: kinds that came later have others, so that those
-/// before them are drawn as ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FaultSource {
-    First,
-    Bounds,
-    Snapshots,
-    Disks,
-    Rot,
-}
-
-impl Fault {
-    /// The generator that it is drawn from.
-    pub(crate) fn source(&self) -> FaultSource {
-        match self {
-            Self::Suspend { .. } | Self::Stall { .. } | Self::Forged { .. } => FaultSource::Bounds,
-            Self::Away { .. } | Self::CutStreams(_) | Self::CutAtArrow { .. } => {
-                FaultSource::Snapshots
-            }
-            Self::FullDisk { .. } => FaultSource::Disks,
-            Self::BitRot { .. } => FaultSource::Rot,
-            _ => FaultSource::First,
-        }
-    }
-
-    /// Whether it is about the leader of its region.
-    pub(crate) fn needs_leader(&self) -> bool {
-        matches!(
-            self,
-            Self::Freeze { .. }
-                | Self::SecondLeader { .. }
-                | Self::Suspend { .. }
-                | Self::Stall { .. }
-        )
-    }
-
-    /// The region that it is aimed at.
-    pub(crate) fn region_mut(&mut self) -> Option<&mut RegionId> {
-        match self {
-            Self::Campaign { region, .. }
-            | Self::Freeze { region, .. }
-            | Self::SecondLeader { region, .. }
-            | Self::Suspend { region, .. }
-            | Self::Stall { region, .. }
-            | Self::Forged { region, .. } => Some(region),
-            _ => None,
-        }
-    }
-}
 
 /// How often something happens: the mean of microseconds between, 0 for never.
 pub(crate) type MeanInterval = u64;
@@ -162,9 +47,6 @@ pub(crate) struct Swarm {
     pub(crate) wrong_flags: Option<(usize, OperatorFlags, u64)>,
     /// Time from a crash to the start, at most.
     pub(crate) restart_us_max: u64,
-    /// Nothing goes wrong until all stores are members: a bootstrap needs them all, so that one
-    /// that is away would often keep the cluster from being there before the faults end.
-    pub(crate) has_calm_start: bool,
     kinds: Vec<(FaultKind, MeanInterval)>,
     later: LaterFaults,
 }
@@ -179,6 +61,14 @@ struct LaterFaults {
     transfers: TransferPlanner,
     membership: MembershipPlanner,
     settings: SettingsPlanner,
+}
+
+impl LaterFaults {
+    /// The faults that still happen, of each group.
+    fn kinds(&mut self) -> [&mut Vec<(FaultKind, MeanInterval)>; 4] {
+        let Self { bounds, snapshots, disks, rot, .. } = self;
+        [&mut bounds.kinds, &mut snapshots.kinds, &mut disks.kinds, &mut rot.kinds]
+    }
 }
 
 /// Kinds of faults that are drawn apart, so that old seeds draw the rest as ever.
@@ -285,35 +175,36 @@ impl Swarm {
             drift_ppm: (0..stores).map(|_| rng.i64(-DRIFT_PPM_MAX..=DRIFT_PPM_MAX)).collect(),
             wrong_flags: draw_wrong_flags(&mut extra, stores),
             restart_us_max: *choose(rng, &[100_000, 1_000_000, 4_000_000]),
-            has_calm_start: *choose(&mut extra, &[true, true, true, false]),
             kinds,
             later: LaterFaults { bounds, snapshots, disks, rot, transfers, membership, settings },
         };
         drawn.thinned()
     }
 
-    /// In three seeds of four there are fewer faults, of all kinds or of some. Where all happen often,
-    /// a region hardly ever has a leader for as long as it takes to break what rests on having one.
+    /// In three seeds of four there are fewer faults, of all kinds or of some. Where all happen
+    /// often, a region hardly ever has a leader for as long as it takes to break what rests on it.
     fn thinned(mut self) -> Self {
         let later = &mut self.later;
         let mut rng = Rng::with_seed(later.rot.rng.clone().u64(..));
         let (tempo, kept_of) = *choose(&mut rng, &[(1, 1), (4, 1), (12, 1), (1, 6)]);
-        let drawn_apart =
-            [&mut later.bounds, &mut later.snapshots, &mut later.disks, &mut later.rot];
-        let drawn_apart = drawn_apart.into_iter().map(|faults| &mut faults.kinds);
-        for kinds in drawn_apart.chain([&mut self.kinds]) {
+        for kinds in later.kinds().into_iter().chain([&mut self.kinds]) {
             kinds.retain(|_| rng.u8(..kept_of) == 0);
             kinds.iter_mut().for_each(|(_, often_us)| *often_us *= tempo);
         }
-        if (tempo, kept_of) != (1, 1) {
-            if rng.bool() {
-                later.transfers = TransferPlanner::idle();
-            }
-            if rng.bool() {
-                later.membership = MembershipPlanner::idle();
-            }
+        let is_thinned = tempo.max(kept_of.into()) > 1;
+        if is_thinned && rng.bool() {
+            later.transfers = TransferPlanner::idle();
+        }
+        if is_thinned && rng.bool() {
+            later.membership = MembershipPlanner::idle();
         }
         self
+    }
+
+    /// Whether nothing goes wrong until all stores are members: a bootstrap needs them all, so that
+    /// one that is away would often keep the cluster from being there before the faults end.
+    pub(crate) fn has_calm_start(&self) -> bool {
+        self.later.bounds.rng.clone().u8(..4) > 0
     }
 
     /// Nothing goes wrong by itself, no client asks, and no checkpoint is made: for scripts.
@@ -333,7 +224,6 @@ impl Swarm {
             checkpoint_us: 1_000 * SECOND_US,
             drift_ppm: vec![0; stores],
             wrong_flags: None,
-            has_calm_start: false,
             kinds: Vec::new(),
             later: LaterFaults {
                 bounds: ExtraFaults { rng: rng.fork(), kinds: Vec::new() },

@@ -13,6 +13,7 @@ mod coverage;
 mod event_queue;
 mod executor;
 mod expiry;
+mod fault;
 mod faults;
 mod layout;
 mod membership_planner;

@@ -8,7 +8,8 @@ use flotilla_region::{MessageKind, RegionId, RoleChange, Ticket};
 
 use crate::clock::LocalClock;
 use crate::event_queue::{EventQueue, SimTime};
-use crate::faults::{Fault, Swarm};
+use crate::fault::Fault;
+use crate::faults::Swarm;
 use crate::layout;
 use crate::network::{Network, NetworkConditions};
 use crate::node::{DiskFill, RunSettings, SimNode};
@@ -253,7 +254,7 @@ impl SimWorld {
             self.nodes[store].set_flags(flags);
             self.schedule(us, SimEvent::CorrectFlags(store));
         }
-        if self.swarm.has_calm_start {
+        if self.swarm.has_calm_start() {
             self.network.set_conditions(NetworkConditions::FAIR);
             self.schedule(TICK_US, SimEvent::BeginFaults);
         } else {

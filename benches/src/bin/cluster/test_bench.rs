@@ -143,8 +143,8 @@ impl TestBench {
         LoadSpan { from, to }
     }
 
-    /// Tells the p99 of the windows of all changes and of calm ones, medians, and their ratio, which
-    /// may be `ratio_max` at most, if it is given.
+    /// Tells the p99 of the windows of all changes and of calm ones, medians, and their ratio,
+    /// which may be `ratio_max` at most, if it is given.
     pub(crate) fn compare(
         &self,
         report: &mut ScenarioReport,

@@ -360,6 +360,7 @@ impl<'a> WriteRun<'a> {
     /// to the run that is not written yet.
     fn take_piece(&mut self) -> Range<u64> {
         let first = self.piece.take().unwrap_or(self.start);
+        assert!(first <= self.start, "a piece from {first} on ends at {}", self.start);
         first * UNIT_BYTES as u64..self.start * UNIT_BYTES as u64
     }
 

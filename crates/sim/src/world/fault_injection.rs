@@ -4,7 +4,8 @@ use flotilla_region::{
     Envelope, Event, Index, LogEntry, Message, MessageKind, PeerRole, RegionId, Role, Term,
 };
 
-use crate::faults::{Fault, FaultSource, MessageLie, NUMBER_MAX};
+use crate::fault::{Fault, FaultSource, MessageLie};
+use crate::faults::NUMBER_MAX;
 use crate::layout;
 use crate::network::Partition;
 use crate::node::{DirectorySwap, DiskFill, OperatorFlags, SimNode};
