@@ -64,7 +64,7 @@ pub(crate) struct Network {
     conditions: NetworkConditions,
     /// Until when each link is cut, by `from * stores + to`.
     cut: Vec<SimTime>,
-    /// How much later than others the messages of each link arrive, and until when.
+    /// The delay of the messages of each link beyond that of others, and until when.
     late: Vec<(u64, SimTime)>,
     last_arrival: Vec<SimTime>,
     passed_snapshots: PassedSnapshots,
