@@ -555,3 +555,26 @@ fn what_the_checkpoint_has_is_not_carried_out_again() {
     assert_eq!(store.read().txid(), txid + 2, "each transaction has the number that it had");
     assert_eq!(get(&store, 1).unwrap(), b"meanwhile");
 }
+
+#[test]
+fn a_long_checkpoint_goes_to_the_disk_in_pieces_and_a_short_one_at_once() {
+    let write_backs = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&write_backs);
+    let fs = HookedFs::new(Arc::new(disk(1)), move |operation| {
+        count.fetch_add(u64::from(operation == Operation::WriteBack), Ordering::Relaxed);
+    });
+    let store = PageStore::open_with(Arc::new(fs), &path(), Options::default()).unwrap();
+    let checkpoint_of = |keys: std::ops::Range<u64>| {
+        let mut txn = store.write().unwrap();
+        let mut tree = txn.tree("t").unwrap();
+        keys.for_each(|key| tree.put(&key.to_be_bytes(), &[7; 1000]).unwrap());
+        txn.commit(CommitDurability::Memory).unwrap();
+        let before = write_backs.load(Ordering::Relaxed);
+        store.checkpoint().unwrap();
+        write_backs.load(Ordering::Relaxed) - before
+    };
+    // Of each piece that is full: it is handed to the disk, and the one before is waited for.
+    let long = checkpoint_of(0..4_000);
+    assert!((6..=10).contains(&long), "{long} calls for 4 MB");
+    assert_eq!(checkpoint_of(0..10), 0, "a few pages are no piece");
+}
