@@ -6,6 +6,7 @@ use flotilla_kv::ColumnFamily;
 use flotilla_kv::raw::RawOp;
 use flotilla_region::{Descriptor, Space, Ticket};
 
+use crate::event_queue::SimTime;
 use crate::layout;
 use crate::node::SimNode;
 use crate::reference_model::CheckFailure;
@@ -19,6 +20,9 @@ const CALM_US_MAX: u64 = 60_000_000;
 const ENDS_US_MAX: u64 = 180_000_000;
 /// Events between two looks at whether it has.
 const LOOK_EVERY: usize = 64;
+/// From a request of the audit to the next one in its place. A store that is down refuses within a
+/// microsecond, and every request is kept to the end of the run.
+const ASK_AGAIN_US: SimTime = 5_000;
 
 /// Every region must take a write again, while clients go on.
 pub(crate) fn writes(world: &mut SimWorld) -> Result<(), CheckFailure> {
@@ -48,7 +52,9 @@ pub(crate) fn reads(world: &mut SimWorld) -> Result<(), CheckFailure> {
 }
 
 fn in_family(family: ColumnFamily, asks: Vec<(Bytes, RequestBody)>) -> Vec<Ask> {
-    asks.into_iter().map(|(key, body)| Ask { family, key, body, turn: 0, ticket: None }).collect()
+    asks.into_iter()
+        .map(|(key, body)| Ask { family, key, body, turn: 0, again_at: 0, ticket: None })
+        .collect()
 }
 
 /// A request of the audit.
@@ -58,6 +64,8 @@ struct Ask {
     body: RequestBody,
     /// Each counts its own turns: looks may come in step with refusals, as those of many keys do.
     turn: usize,
+    /// Not asked again before.
+    again_at: SimTime,
     ticket: Option<Ticket>,
 }
 
@@ -100,10 +108,12 @@ pub(crate) fn replicas(world: &mut SimWorld) -> Result<(), CheckFailure> {
 /// Asks every replica in turn until each request is served, in the region that has its key then.
 fn serve(world: &mut SimWorld, complaint: &str, mut open: Vec<Ask>) -> Result<(), CheckFailure> {
     wait(world, CALM_US_MAX, |world| {
-        open.retain_mut(|Ask { family, key, body, turn, ticket }| {
+        open.retain_mut(|Ask { family, key, body, turn, again_at, ticket }| {
             let state = ticket.map(|ticket| world.workload().request(ticket).state);
             // No limit but the time: any number of refusals may come before there is a leader.
-            if matches!(state, None | Some(RequestState::Refused | RequestState::Lost)) {
+            let is_open = matches!(state, None | Some(RequestState::Refused | RequestState::Lost));
+            if is_open && world.now() >= *again_at {
+                *again_at = world.now() + ASK_AGAIN_US;
                 let region = world.reference_model().region_of(key).clone();
                 *turn += 1;
                 let store = layout::place(region.peers[*turn % region.peers.len()].store);

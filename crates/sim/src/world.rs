@@ -429,7 +429,7 @@ impl SimWorld {
             SimEvent::RestoreDirectory(store) => self.restore_directory(store),
             SimEvent::CorrectFlags(store) => self.correct_flags(store),
             SimEvent::DelayedPowerLoss { store, incarnation } => {
-                if self.nodes[store].incarnation() == incarnation {
+                if self.has_faults && self.nodes[store].incarnation() == incarnation {
                     self.crash(store, true);
                 }
             }

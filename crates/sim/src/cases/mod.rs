@@ -3,6 +3,7 @@
 //! Chance comes upon most of them as well. A script makes one for certain, says what it is, and
 //! looks at more than the audit does.
 
+mod audits;
 mod comparisons;
 mod crashes;
 mod damage;

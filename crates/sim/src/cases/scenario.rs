@@ -79,6 +79,13 @@ impl Scenario {
         })
     }
 
+    /// The same, with so many keys that clients use.
+    pub(super) fn with_keys(seed: u64, keys: usize) -> Self {
+        let mut swarm = Swarm::calm(REPLICAS);
+        swarm.keys_per_region = keys;
+        Self::of(seed, swarm, |_| ())
+    }
+
     /// The same, with regions that are split at these limits.
     pub(super) fn with_limits(seed: u64, limits: SplitLimits) -> Self {
         Self::of(seed, Swarm::calm(3), |config| config.split = limits)

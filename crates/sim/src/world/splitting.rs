@@ -97,8 +97,8 @@ impl SimWorld {
         Ok(())
     }
 
-    /// A store loses power soon.
-    pub(super) fn lose_power(&mut self, store: usize, us: u64) {
+    /// A store loses power soon, unless the faults end before.
+    pub(crate) fn lose_power(&mut self, store: usize, us: u64) {
         let incarnation = self.nodes[store].incarnation();
         self.schedule(us, SimEvent::DelayedPowerLoss { store, incarnation });
     }
