@@ -342,6 +342,18 @@ impl FaultDisk {
         Ok(())
     }
 
+    /// Brings nothing to the disk, which a caller may not rely on anyhow, and fails as a sync does:
+    /// the kernel tells an error of the disk to one of the two and not to the other.
+    pub(super) fn write_back(&mut self, id: u64) -> io::Result<()> {
+        self.check_power()?;
+        if !self.injected.fail_syncs {
+            return Ok(());
+        }
+        let inode = self.inodes.get_mut(&id).expect("a file lives as long as its handles");
+        inode.drop_unsynced(&mut self.rng);
+        Err(refused("a write back"))
+    }
+
     pub(super) fn reserve(&mut self, id: u64, range: &Range<u64>) -> io::Result<()> {
         let cut = self.begin()?;
         if self.injected.fail_writes {

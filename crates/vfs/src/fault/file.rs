@@ -65,6 +65,10 @@ impl File for FaultFile {
         self.disk()?.sync(self.inode)
     }
 
+    fn write_back(&self, _range: Range<u64>) -> io::Result<()> {
+        self.disk()?.write_back(self.inode)
+    }
+
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
         self.disk_to_change()?.reserve(self.inode, &range)
     }

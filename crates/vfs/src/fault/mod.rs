@@ -77,7 +77,8 @@ impl FaultFs {
         self.disk.lock().operations
     }
 
-    /// Refuses all syncs, or does them again. A refused sync of a file may drop unsynced bytes.
+    /// Refuses all syncs and write backs, or does them again. A refused one may drop unsynced
+    /// bytes of its file.
     pub fn fail_syncs(&self, on: bool) {
         self.disk.lock().injected.fail_syncs = on;
     }
