@@ -2,6 +2,7 @@
 
 mod background;
 mod beside;
+mod checkpoint_pieces;
 mod crash;
 mod defragment;
 mod drop_pages;

@@ -390,34 +390,6 @@ fn failed_append_poisons() {
     }
 }
 
-/// The disk fails while the pieces of a checkpoint go to it, and is well when the checkpoint syncs:
-/// that sync knows nothing of what was dropped, as the kernel tells of an error once.
-#[test]
-fn a_failed_piece_of_a_checkpoint_poisons() {
-    let disk = disk(6);
-    let faults = disk.clone();
-    let fs = HookedFs::new(Arc::new(disk.clone()), move |operation| match operation {
-        Operation::WriteBack => faults.fail_syncs(true),
-        Operation::Sync => faults.fail_syncs(false),
-        _ => {}
-    });
-    let store = PageStore::open_with(Arc::new(fs), &path(), options()).unwrap();
-    put(&store, 0, b"value", CommitDurability::Sync).unwrap();
-    for key in 1..3_000 {
-        put(&store, key, &[7; 1000], CommitDurability::Memory).unwrap();
-    }
-    let failed = store.checkpoint();
-    assert!(matches!(failed, Err(Error::Io(_))), "{failed:?}");
-    assert!(matches!(put(&store, 1, b"", CommitDurability::Memory), Err(Error::Poisoned)));
-    assert!(matches!(store.checkpoint(), Err(Error::Poisoned)));
-    drop(store);
-    disk.fail_syncs(false);
-    disk.power_loss(1);
-    let store = open(&disk);
-    assert!(get(&store, 0).is_some());
-    store.check().unwrap();
-}
-
 #[test]
 fn flipped_bits_of_the_area_are_found_but_in_the_last_frame() {
     let fs = disk(2);

@@ -239,7 +239,7 @@ fn a_failed_sync_may_drop_what_a_later_one_does_not_bring_back() {
     }
 }
 
-/// What the one byte may be that was written before this failed, and another sync did not.
+/// The bytes that may be there after this failed for what was written, and a later sync did not.
 fn outcomes_of_a_failed(sync: fn(&dyn File) -> io::Result<()>) -> BTreeSet<u8> {
     let mut outcomes = BTreeSet::new();
     for seed in 0..50 {
