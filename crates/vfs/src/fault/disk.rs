@@ -334,9 +334,7 @@ impl FaultDisk {
         self.stats.syncs += 1;
         finish(cut)?;
         if self.injected.fail_syncs || self.refuses_temporary(id, TemporaryFault::Sync) {
-            let inode = self.inodes.get_mut(&id).expect("a file lives as long as its handles");
-            inode.drop_unsynced(&mut self.rng);
-            return Err(refused("a sync"));
+            return Err(self.fail_to_sync(id, "a sync"));
         }
         self.stats.bytes_synced += self.inode_mut(id).sync();
         Ok(())
@@ -349,9 +347,13 @@ impl FaultDisk {
         if !self.injected.fail_syncs {
             return Ok(());
         }
+        Err(self.fail_to_sync(id, "a write back"))
+    }
+
+    fn fail_to_sync(&mut self, id: u64, what: &str) -> io::Error {
         let inode = self.inodes.get_mut(&id).expect("a file lives as long as its handles");
         inode.drop_unsynced(&mut self.rng);
-        Err(refused("a write back"))
+        refused(what)
     }
 
     pub(super) fn reserve(&mut self, id: u64, range: &Range<u64>) -> io::Result<()> {
