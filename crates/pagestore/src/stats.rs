@@ -43,7 +43,7 @@ flotilla_base::metrics! { "pages",
 }
 
 flotilla_base::metrics! { "pages",
-    /// Memory that snapshots other than the last published state need.
+    /// Memory that snapshots older than the last published state need.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     #[non_exhaustive]
     pub struct SpillStats {

@@ -355,7 +355,7 @@ impl PageStore {
             written_bytes: counters.written_bytes.load(Ordering::Relaxed),
             space_written_bytes: counters.space_written_bytes.load(Ordering::Relaxed),
             spill: SpillStats {
-                old_version_bytes: space.old_version_bytes(),
+                old_version_bytes: space.old_version_bytes(root.txid),
                 spilled_bytes: space.page_alloc.spilled_bytes(),
                 file_bytes: space.page_alloc.spill_file_bytes(),
                 written_bytes: counters.spill_written_bytes.load(Ordering::Relaxed),

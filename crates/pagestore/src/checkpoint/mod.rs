@@ -97,7 +97,7 @@ pub(crate) fn run_paced(
             }
         });
     let Some(mut cut) = cut? else { return Ok(()) };
-    let spill = spill::begin(shared, written.meta.txid);
+    let spill = spill::begin(shared, written.meta.txid, cut.root.txid);
     if let Err(error) = write(shared, &mut cut, pace) {
         shared.poison();
         return Err(error);

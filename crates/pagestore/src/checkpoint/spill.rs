@@ -36,8 +36,9 @@ pub(super) struct SpillPlan {
 }
 
 /// Closes the slabs if old snapshots need much of the memory: right after the cut, so that hardly
-/// anything that is published later lies in them.
-pub(super) fn begin(shared: &StoreShared, durable_txid: u64) -> Option<SpillPlan> {
+/// anything that is published later lies in them. `durable_txid` is of the last checkpoint, and
+/// `cut_txid` of this one, which holds its root.
+pub(super) fn begin(shared: &StoreShared, durable_txid: u64, cut_txid: u64) -> Option<SpillPlan> {
     if !shared.can_spill() {
         return None;
     }
@@ -46,7 +47,7 @@ pub(super) fn begin(shared: &StoreShared, durable_txid: u64) -> Option<SpillPlan
     let has_old = space.oldest_reader().is_some_and(|txid| txid < durable_txid);
     let writing = shared.counters.writing_bytes.load(Ordering::Relaxed);
     let dirty_bytes = if has_old { writing } else { 0 };
-    if space.old_version_bytes() + dirty_bytes <= shared.options.old_version_bytes {
+    if space.old_version_bytes(cut_txid) + dirty_bytes <= shared.options.old_version_bytes {
         return None;
     }
     // Writers are throttled by it: the memory goes at the end of this, and not as it is written.

@@ -42,6 +42,9 @@ pub(crate) struct SpaceManager {
     /// memory nonetheless.
     retired: EpochList<UnlinkedFrame>,
     retired_bytes: u64,
+    /// The last retired buffers: up to which transaction readers may have borrowed them, and their
+    /// bytes.
+    last_retired: (u64, u64),
     /// Bytes of pending spans that were replaced before a checkpoint wrote them.
     superseded: SupersededBytes,
     /// Memory for pages.
@@ -119,6 +122,7 @@ impl SpaceManager {
             dirty_bytes: 0,
             retired,
             retired_bytes: 0,
+            last_retired: (0, 0),
             superseded: SupersededBytes::default(),
             page_alloc: PageAlloc::default(),
             ended,
@@ -323,6 +327,9 @@ impl SpaceManager {
     /// `newest`, the last published transaction.
     pub(crate) fn retire(&mut self, written: RetiredBatch, newest: u64) {
         self.retired_bytes += written.bytes;
+        let (last, bytes) = self.last_retired;
+        let others = if last == newest { bytes } else { 0 };
+        self.last_retired = (newest, others + written.bytes);
         self.retired.add_all(written.things, newest);
     }
 
@@ -454,10 +461,15 @@ impl SpaceManager {
         self.dirty_bytes
     }
 
-    /// Bytes in memory that only snapshots other than the last published state need. A part of them
-    /// may wait for no more than the next transaction.
-    pub(crate) fn old_version_bytes(&self) -> u64 {
-        let held = self.retired_bytes + self.superseded.held;
+    /// Bytes in memory that snapshots need which are older than the state of `txid`, a published
+    /// one. What only readers of that state may have borrowed goes with it, mostly as soon as the
+    /// next one is published. A part of the rest may wait for no more than the next transaction.
+    pub(crate) fn old_version_bytes(&self, txid: u64) -> u64 {
+        let (last, bytes) = self.last_retired;
+        // While a state can be read nothing leaves its bucket.
+        let young = if last >= txid { bytes } else { 0 };
+        debug_assert!(young <= self.retired_bytes, "{young} of {}", self.retired_bytes);
+        let held = self.retired_bytes - young + self.superseded.held;
         held.saturating_sub(self.page_alloc.spilled_bytes())
     }
 

@@ -1,11 +1,12 @@
 //! Memory that only old snapshots need goes to a temporary file, and no reader sees a difference.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flotilla_vfs::FileSystem;
 use flotilla_vfs::fault::TemporaryFault;
+use flotilla_vfs::hooked::{HookedFs, Operation};
 use flotilla_vfs::os::OsFs;
 
 use crate::{Error, Options, PageStore, Tree, ValueRef};
@@ -203,6 +204,42 @@ fn without_old_snapshots_nothing_is_spilled() {
         store.maintain(Duration::ZERO).unwrap();
     }
     assert_eq!(store.stats().spill.written_bytes, 0);
+}
+
+/// A checkpoint leaves what it has written to the readers of the last state: that goes with the next
+/// one, and is not old.
+#[test]
+fn what_readers_of_the_last_state_may_have_borrowed_is_not_spilled() {
+    let dir = tempfile::tempdir().unwrap();
+    let acting: Arc<Mutex<Option<PageStore>>> = Arc::default();
+    let of_hook = Arc::clone(&acting);
+    let fs = HookedFs::new(Arc::new(OsFs::new()), move |operation| {
+        let acts =
+            if operation == Operation::Write { of_hook.lock().unwrap().take() } else { None };
+        if let Some(store) = acts {
+            change(&store, &mut Rows::new(), &mut fastrand::Rng::with_seed(6), 1);
+        }
+    });
+    let options = Options::default().old_version_bytes(0).checkpoint_interval(None);
+    let store = PageStore::open_with(Arc::new(fs), &dir.path().join("pages"), options).unwrap();
+    let (mut rows, mut rng) = (Rows::new(), fastrand::Rng::with_seed(5));
+    change(&store, &mut rows, &mut rng, 100);
+    // A transaction is published while it writes, and none behind it.
+    *acting.lock().unwrap() = Some(store.clone());
+    store.checkpoint().unwrap();
+    assert!(acting.lock().unwrap().is_none() && store.stats().reads.retired_bytes > 1 << 20);
+    store.checkpoint().unwrap();
+    let spill = store.stats().spill;
+    assert_eq!((spill.written_bytes, spill.old_version_bytes), (0, 0));
+    // Others are published, but somebody still reads it.
+    let held = store.read().tree("t").unwrap().unwrap();
+    let seen = sums(&held);
+    for _ in 0..2 {
+        change(&store, &mut rows, &mut rng, 60);
+        store.checkpoint().unwrap();
+    }
+    assert!(store.stats().spill.spilled_bytes > 1 << 20, "{:?}", store.stats().spill);
+    assert_eq!(sums(&held), seen);
 }
 
 #[test]
