@@ -82,7 +82,8 @@ pub struct SplitLimits {
     pub requests_per_s_max: u64,
     /// Bytes of proposals in a second above which a region is split so. Default 30 MiB.
     pub bytes_per_s_max: u64,
-    /// Seconds in a row with such a load before the region is split. Default 10, at least 1.
+    /// Seconds in a row with such a load before the region is split. Default 10, at least 1, which
+    /// counts as 2: requests are sampled from the second one on.
     pub load_windows: u32,
 }
 

@@ -23,7 +23,8 @@ settings! {
         /// Bytes of writes in a second above which a region is split so.
         #[key(bytes_per_s(MIB, TIB))]
         pub bytes_per_s_max: u64,
-        /// Seconds in a row that such a load must last.
+        /// Seconds in a row that such a load must last. 1 counts as 2: where the load is parted is
+        /// learnt from the second one on.
         #[key(seconds(1, 3600))]
         pub load_seconds: u32,
     }
