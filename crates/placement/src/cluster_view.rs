@@ -25,6 +25,9 @@ impl Default for Config {
     }
 }
 
+/// The most requests in a second that a region is believed to take: sums of it do not overflow.
+const LOAD_MAX: u64 = 1 << 32;
+
 /// One store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreInfo {
@@ -48,6 +51,8 @@ pub struct StoreInfo {
     pub is_full: bool,
     /// How many replicas it has, as it says itself; `None` before it does.
     pub replicas: Option<u64>,
+    /// Whether it says how many requests its regions take: an earlier version does not.
+    pub tells_loads: bool,
     /// Its state in the registry.
     pub standing: StoreStanding,
 }
@@ -111,6 +116,8 @@ pub struct ClusterView {
     stores: BTreeMap<u64, StoreInfo>,
     routes: RouteTable,
     leaders: BTreeMap<u64, LeaderClaim>,
+    /// Requests in a second, of the regions that take any.
+    loads: BTreeMap<u64, u64>,
     /// The region of placement, which has no place among the clients' keys.
     system: Option<RegionInfo>,
 }
@@ -125,6 +132,7 @@ impl ClusterView {
             stores,
             routes: RouteTable::default(),
             leaders: BTreeMap::new(),
+            loads: BTreeMap::new(),
             system: None,
         }
     }
@@ -166,6 +174,40 @@ impl ClusterView {
             }
         }
         changed
+    }
+
+    /// Notes the requests in a second that a store takes for the regions that it leads. Regions that
+    /// it does not name take none. Those of a store that has just ceased to lead stay until the next
+    /// leader speaks of them.
+    pub fn note_loads(&mut self, store: u64, loads: impl IntoIterator<Item = (u64, u64)>) {
+        let Some(teller) = self.stores.get_mut(&store) else { return };
+        teller.tells_loads = true;
+        let Self { loads: known, leaders, routes, .. } = self;
+        let leads = |region: u64| {
+            let leader = leaders.get(&region).and_then(|claim| claim.leader);
+            leader.is_some_and(|leader| leader.store == store)
+        };
+        known.retain(|region, _| routes.get(*region).is_some() && !leads(*region));
+        let loads = loads.into_iter().map(|(region, load)| (region, load.min(LOAD_MAX)));
+        known.extend(loads.filter(|(region, load)| *load > 0 && leads(*region)));
+    }
+
+    /// The requests in a second of a region, as its leader has told; 0 if it has not.
+    pub(crate) fn load(&self, region: u64) -> u64 {
+        self.loads.get(&region).copied().unwrap_or(0)
+    }
+
+    /// The requests in a second of each store that tells them, for the regions that it leads.
+    pub(crate) fn store_loads(&self) -> BTreeMap<u64, u64> {
+        let telling = self.stores.values().filter(|store| store.tells_loads);
+        let mut loads: BTreeMap<u64, u64> = telling.map(|store| (store.id, 0)).collect();
+        for (region, load) in &self.loads {
+            let leader = self.leaders.get(region).and_then(|claim| claim.leader);
+            if let Some(of_store) = leader.and_then(|leader| loads.get_mut(&leader.store)) {
+                *of_store += load;
+            }
+        }
+        loads
     }
 
     /// Takes over what the registry says of a store: it may be new, or have moved.

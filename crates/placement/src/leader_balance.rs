@@ -7,6 +7,8 @@
 //! rests. The region of placement itself counts where it is led, and is not moved for balance: each
 //! move of it would be a change of the leader of placement.
 //!
+//! Once the counts are even, stores whose loads are far apart exchange leads (`load_balance`).
+//!
 //! A store that is drained or leaves gives up all that it leads, each region to the store of its
 //! voters that leads least; that of placement last of all.
 //!
@@ -14,12 +16,15 @@
 //! and go, and stores that have not reported seem to lead nothing. A store is drained without that:
 //! a region without a leader must not keep the others where they are.
 
+mod load_balance;
 mod scatter;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::cluster_view::{ClusterView, LeaderStatus};
 use crate::route_table::{ReplicaInfo, ReplicaRole};
+
+use load_balance::LoadBalance;
 
 pub use scatter::{LeaderScatter, LeaderStepState};
 
@@ -36,6 +41,8 @@ pub struct LeaderBalanceLimits {
     pub under_way_max: usize,
     /// The same for stores that are drained.
     pub drained_max: usize,
+    /// Loads of two stores that differ by less are left as they are. Requests in a second.
+    pub load_apart_min: u64,
 }
 
 impl Default for LeaderBalanceLimits {
@@ -46,6 +53,7 @@ impl Default for LeaderBalanceLimits {
             rest_ms: 10_000,
             under_way_max: 4,
             drained_max: 16,
+            load_apart_min: 500,
         }
     }
 }
@@ -139,7 +147,28 @@ impl LeaderBalance {
                 proposed.push(step);
             }
         }
+        if proposed.is_empty() {
+            proposed = self.exchange(now_ms, view, &leads);
+        }
         proposed
+    }
+
+    /// Steps for even loads. Stores of which a step is known rest: they may not have told the loads
+    /// that they have behind it.
+    fn exchange(
+        &mut self,
+        now_ms: u64,
+        view: &ClusterView,
+        leads: &LeaderCounts<'_>,
+    ) -> Vec<LeaderStep> {
+        let ends = |last: &LastStep| [last.step.from_store, last.step.to.store];
+        let resting: BTreeSet<u64> = self.steps.values().flat_map(ends).collect();
+        let exchange = LoadBalance { view, leads, apart_min: self.limits.load_apart_min };
+        let steps = exchange.steps(&resting);
+        for &step in &steps {
+            self.steps.insert(step.region, LastStep { at_ms: now_ms, step, is_done: false });
+        }
+        steps
     }
 
     /// The step of the region of placement away from a store that is drained, once all others that

@@ -44,8 +44,8 @@ pub struct Effects {
     /// Messages for replicas that are not here, each of a region that was not asked about yet;
     /// answered by `Event::Admitted` or `Event::NotAdmitted`.
     pub unknown: Vec<Envelope>,
-    /// Regions that should be split, with an `Event::Split`. Unanswered: repeated after some time.
-    pub split_wishes: Vec<SplitWish>,
+    /// The load of regions, and splits for it.
+    pub load: LoadEffects,
     /// Answers to requests.
     pub answers: Answers,
     /// Leaders that came and went.
@@ -69,7 +69,7 @@ impl Effects {
         self.ends.clear();
         self.discards.clear();
         self.unknown.clear();
-        self.split_wishes.clear();
+        self.load.clear();
         self.answers.clear();
         self.roles.clear();
         self.findings.clear();
@@ -90,7 +90,7 @@ impl Effects {
             && self.ends.is_empty()
             && self.discards.is_empty()
             && self.unknown.is_empty()
-            && self.split_wishes.is_empty()
+            && self.load.is_empty()
             && self.answers.is_empty()
             && self.roles.is_empty()
             && self.findings.is_empty()
@@ -287,6 +287,35 @@ pub struct NewReplica {
     pub campaigns: bool,
     /// Whether the replica of the parent is damaged. Then this one is as well.
     pub is_damaged: bool,
+}
+
+/// The load of a region that is led here, told when it has changed by an eighth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionLoad {
+    /// The region.
+    pub region: RegionId,
+    /// Requests that it takes in a second, in the mean of the last few.
+    pub requests_per_s: u64,
+}
+
+/// The load of regions that are led here. Unanswered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadEffects {
+    /// Regions that should be split, with an `Event::Split`. Repeated after some time.
+    pub split_wishes: Vec<SplitWish>,
+    /// Loads that are other ones than were told last.
+    pub regions: Vec<RegionLoad>,
+}
+
+impl LoadEffects {
+    fn clear(&mut self) {
+        self.split_wishes.clear();
+        self.regions.clear();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.split_wishes.is_empty() && self.regions.is_empty()
+    }
 }
 
 /// A region that its leader would have split.

@@ -97,8 +97,9 @@ pub use digest_comparison::{ComparedReplica, ConsistencyVerdict, DigestCompariso
 pub use disk_usage::{DiskUsage, StoreDisks};
 pub use effects::{
     Answers, ApplyTask, BirthOrigin, Committed, Compaction, Effects, EndTask, Findings,
-    InstallTask, LeaderTransferred, LogEffects, LogFetch, LogReset, LogWrite, LostLog, NewReplica,
-    ReadGrant, ReplicaBirth, RoleChange, SnapshotSend, SplitReason, SplitWish, WildTerm,
+    InstallTask, LeaderTransferred, LoadEffects, LogEffects, LogFetch, LogReset, LogWrite, LostLog,
+    NewReplica, ReadGrant, RegionLoad, ReplicaBirth, RoleChange, SnapshotSend, SplitReason,
+    SplitWish, WildTerm,
 };
 pub use entry::{EntryKind, HardState, LogEntry};
 pub use error::{CreateReplicaError, MembershipRefusal, Reject, TransferError};

@@ -300,6 +300,12 @@ impl Router {
         self.shared.context.routes.leader(region)
     }
 
+    /// The requests in a second of the regions that are led here, where they are known and not 0.
+    #[must_use]
+    pub fn loads(&self) -> Vec<(RegionId, u64)> {
+        self.shared.context.routes.loads(self.identity().store)
+    }
+
     /// How many regions have a replica here.
     #[must_use]
     pub fn replica_count(&self) -> usize {

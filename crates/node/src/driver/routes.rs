@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use flotilla_dispatch::Leadership;
-use flotilla_region::{Descriptor, Peer, RegionId, RoleChange, Space, Term};
+use flotilla_region::{Descriptor, Peer, RegionId, RegionLoad, RoleChange, Space, StoreId, Term};
 use parking_lot::RwLock;
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, timeout_at};
@@ -53,6 +54,8 @@ struct RouteMaps {
 
 struct RegionEntry {
     descriptor: Descriptor,
+    /// Requests in a second, as the replica here has told if it leads.
+    requests_per_s: AtomicU64,
     leadership: watch::Sender<Leadership>,
 }
 
@@ -114,6 +117,31 @@ impl RoutingTable {
         let table = self.table.read();
         let leadership = table.by_id.get(&id)?.leadership.borrow();
         leadership.leader.map(|peer| (leadership.term, peer))
+    }
+
+    /// The requests in a second of the regions that `store` leads; of those that have just got this
+    /// leader, none may be known.
+    pub(crate) fn loads(&self, store: StoreId) -> Vec<(RegionId, u64)> {
+        let leads = |route: &RegionEntry| {
+            route.leadership.borrow().leader.is_some_and(|leader| leader.store == store)
+        };
+        let table = self.table.read();
+        let led = table.by_id.iter().filter(|(_, route)| leads(route));
+        let loads = led.map(|(id, route)| (*id, route.requests_per_s.load(Ordering::Relaxed)));
+        loads.filter(|(_, load)| *load > 0).collect()
+    }
+
+    /// Records loads of regions that are led here.
+    pub(crate) fn note_loads(&self, loads: &[RegionLoad]) {
+        if loads.is_empty() {
+            return;
+        }
+        let table = self.table.read();
+        for RegionLoad { region, requests_per_s } in loads {
+            if let Some(route) = table.by_id.get(region) {
+                route.requests_per_s.store(*requests_per_s, Ordering::Relaxed);
+            }
+        }
     }
 
     /// How many regions there are.
@@ -259,19 +287,26 @@ impl RouteMaps {
             return false;
         }
         let start = |of: &Descriptor| (space_order(of.space), of.start.clone());
-        let leadership = match self.by_id.remove(&id) {
-            None => watch::Sender::new(self.early.remove(&id).unwrap_or_default()),
+        let (leadership, requests_per_s) = match self.by_id.remove(&id) {
+            None => {
+                let early = self.early.remove(&id).unwrap_or_default();
+                (watch::Sender::new(early), AtomicU64::new(0))
+            }
             Some(before) => {
                 let old = start(&before.descriptor);
                 // A region that was split off may have taken the place.
                 if self.by_key.get(&old) == Some(&id) {
                     self.by_key.remove(&old);
                 }
-                before.leadership
+                // Another range has another load, which is told within a second.
+                let is_same = before.descriptor.epoch.version == descriptor.epoch.version;
+                let load = if is_same { before.requests_per_s } else { AtomicU64::new(0) };
+                (before.leadership, load)
             }
         };
         self.by_key.insert(start(&descriptor), id);
-        self.by_id.insert(id, RegionEntry { descriptor, leadership });
+        let entry = RegionEntry { descriptor, requests_per_s, leadership };
+        self.by_id.insert(id, entry);
         true
     }
 }

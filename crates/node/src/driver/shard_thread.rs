@@ -172,7 +172,9 @@ impl<O: MessageSink> EffectSinks<O> {
             let lookups = fetches.chain(effects.unknown.drain(..).map(LookupTask::Admit));
             self.lookups.push_all(lookups.map(|task| (task, 64)));
         }
-        effects.split_wishes.drain(..).for_each(|wish| self.split_wishes.push(wish));
+        effects.load.split_wishes.drain(..).for_each(|wish| self.split_wishes.push(wish));
+        self.routes.note_loads(&effects.load.regions);
+        effects.load.regions.clear();
         // Roles before answers: a request that is rejected for want of a leader looks at the roles
         // next, and must not find the leader that has just gone.
         for change in effects.roles.drain(..) {

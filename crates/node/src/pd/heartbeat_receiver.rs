@@ -125,6 +125,9 @@ fn take(
     let sightings: Vec<_> =
         report.regions.into_iter().filter_map(convert::sighting_from_proto).collect();
     pd_leader.hear(store, &sightings, report.full, report.echo);
+    if let Some(load) = report.load {
+        pd_leader.note_loads(store, &load);
+    }
     pd_leader.note_condition(store, report.stopping, report.replicas);
     pd_leader.note_disk(store, report.usage.unwrap_or_default());
     pd_leader.note_clock(store, report.time_ms);

@@ -12,7 +12,7 @@ use flotilla_placement::{KnownRegion, LedRegions, RegionHeartbeat};
 use flotilla_proto::metapb;
 use flotilla_proto::peers::placement_client::PlacementClient;
 use flotilla_proto::peers::{
-    LeaderTransfer, ReportRequest, ReportResponse, StepAnswer, StoreUsage,
+    LeaderTransfer, LoadReport, RegionLoad, ReportRequest, ReportResponse, StepAnswer, StoreUsage,
 };
 use flotilla_region::{Descriptor, RegionId, RoleChange, SPLIT_TERM, StoreId};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
@@ -207,13 +207,19 @@ impl HeartbeatSession {
         }
     }
 
-    /// A full heartbeat: all regions that this store leads.
+    /// A full heartbeat: all regions that this store leads, with their loads.
     fn everything(&mut self) -> ReportRequest {
         let descriptors = self.context.shared.router.descriptors();
         let here = descriptors.iter().filter_map(|region| self.known(region, false));
         let here: Vec<_> = here.collect();
         let regions = self.led.report_all(here);
-        self.report(regions, true)
+        let loads = self.context.shared.router.loads();
+        let load_to_proto = |(region, requests_per_s): (RegionId, u64)| RegionLoad {
+            region_id: region.0,
+            requests_per_s,
+        };
+        let load = LoadReport { regions: loads.into_iter().map(load_to_proto).collect() };
+        ReportRequest { load: Some(load), ..self.report(regions, true) }
     }
 
     /// The heartbeat for a change, if one is due.
@@ -286,6 +292,7 @@ impl HeartbeatSession {
             stopping: *shared.stopping.borrow(),
             replicas: Some(shared.router.replica_count() as u64),
             step_answers: Vec::new(),
+            load: None,
             time_ms: wall_clock::now_ms(),
         }
     }

@@ -16,7 +16,7 @@ use flotilla_placement::{
     LossRefusal, RegionHeartbeat, RepairRefusal, RowError, RowSwap, StoreInfo, SwapResult,
     Timestamp, Tso, TsoError, check_loss, rows,
 };
-use flotilla_proto::peers::StoreUsage;
+use flotilla_proto::peers::{LoadReport, StoreUsage};
 use flotilla_region::{DiskUsage, RequestPrecondition, StoreId, Term};
 use flotilla_store::ApplyOutcome;
 use parking_lot::Mutex;
@@ -194,6 +194,12 @@ impl PdLeader {
         if let Some(replicas) = replicas {
             cluster.note_replicas(store.0, replicas);
         }
+    }
+
+    /// A store says how many requests the regions take that it leads.
+    pub(super) fn note_loads(&self, store: StoreId, load: &LoadReport) {
+        let loads = load.regions.iter().map(|load| (load.region_id, load.requests_per_s));
+        self.cluster.lock().note_loads(store.0, loads);
     }
 
     /// A store says how full its disk is.

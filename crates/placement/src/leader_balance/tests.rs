@@ -1,5 +1,7 @@
 //! Tests of leader balance: it converges from any start, within its bounds, and then rests.
 
+mod loads;
+
 use std::collections::BTreeMap;
 
 use super::*;
@@ -13,6 +15,7 @@ const LIMITS: LeaderBalanceLimits = LeaderBalanceLimits {
     rest_ms: 10_000,
     under_way_max: 4,
     drained_max: 16,
+    load_apart_min: 500,
 };
 /// Between two looks of the simulated placement.
 const LOOK_MS: u64 = 300;
@@ -26,6 +29,8 @@ struct Simulated {
     stores: u64,
     /// The stores of each region, and its leader and term.
     regions: Vec<(Vec<u64>, u64, u64)>,
+    /// Requests in a second of each region; empty if no store tells any.
+    loads: Vec<u64>,
     silent: Vec<u64>,
     view: ClusterView,
     balance: LeaderBalance,
@@ -58,6 +63,7 @@ impl Simulated {
             rng,
             stores,
             regions,
+            loads: vec![],
             silent: vec![],
             view: ClusterView::new(VIEW, infos),
             balance: LeaderBalance::new(LIMITS),
@@ -97,6 +103,11 @@ impl Simulated {
             let led = (0..self.regions.len()).filter(|region| self.regions[*region].1 == store);
             let heartbeats: Vec<_> = led.map(|region| self.heartbeat(region)).collect();
             self.view.observe(self.now_ms, store, &heartbeats, true);
+            if !self.loads.is_empty() {
+                let led = (2..).zip(&self.regions).zip(&self.loads);
+                let led = led.filter(|((_, region), _)| region.1 == store);
+                self.view.note_loads(store, led.map(|((id, _), load)| (id, *load)));
+            }
         }
     }
 

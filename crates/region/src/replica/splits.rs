@@ -5,7 +5,7 @@ use crate::admin_command::{AdminCommand, SplitCommand, SplitRegions};
 use crate::convert;
 use crate::descriptor::{PeerRole, Space};
 use crate::disk_usage::DiskUsage;
-use crate::effects::{BirthOrigin, NewReplica, ReplicaBirth, SplitWish};
+use crate::effects::{BirthOrigin, NewReplica, RegionLoad, ReplicaBirth, SplitWish};
 use crate::entry::HardState;
 use crate::epoch;
 use crate::error::Reject;
@@ -18,7 +18,8 @@ use crate::step_context::StepContext;
 const HEARD_MS: u64 = 2000;
 
 impl Replica {
-    /// Asks the driver for a split, if this is the leader of a region that should be several.
+    /// Tells the driver of the load of a region that is led here, and asks for a split if the region
+    /// should be several.
     pub(super) fn want_split(&mut self, step: &mut StepContext<'_>) {
         // The system region is small, and found by its id.
         let is_system = self.descriptor.space == Space::System;
@@ -33,9 +34,12 @@ impl Replica {
         }
         let (config, is_behind) = (&step.config.split, self.has_replica_behind(step.now));
         let reason = self.split_policy.decide(step.now, &self.descriptor, is_behind, config);
-        let Some(reason) = reason else { return };
         let (region, epoch) = (self.descriptor.id, self.descriptor.epoch);
-        step.effects.split_wishes.push(SplitWish { region, epoch, reason });
+        let load = self.split_policy.take_load();
+        let load = load.map(|requests_per_s| RegionLoad { region, requests_per_s });
+        step.effects.load.regions.extend(load);
+        let Some(reason) = reason else { return };
+        step.effects.load.split_wishes.push(SplitWish { region, epoch, reason });
     }
 
     /// Whether a replica that answers has no data yet, or lacks the last split: it may need a

@@ -395,7 +395,8 @@ impl Machine {
         self.fetching.extend(effects.fetches.drain(..).map(|fetch| (done, fetch)));
         self.inbox.extend(effects.created.drain(..).map(Event::Create));
         effects.ranges.clear();
-        self.split_wishes.append(&mut effects.split_wishes);
+        self.split_wishes.append(&mut effects.load.split_wishes);
+        effects.load.regions.clear();
         self.applying.extend(effects.apply.drain(..).map(|task| (done, task)));
         self.installing.extend(effects.installs.drain(..).map(|task| (done, task)));
         self.ending.extend(effects.ends.drain(..).map(|task| (done, task)));

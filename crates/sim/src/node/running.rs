@@ -183,7 +183,9 @@ impl RunningStore {
             let created = Task::Post(vec![Event::Create(new)]);
             out.tasks.push((self.executor.notify_delay_us(), created));
         }
-        for wish in effects.split_wishes.drain(..) {
+        // Nothing that is simulated depends on them.
+        effects.load.regions.clear();
+        for wish in effects.load.split_wishes.drain(..) {
             out.tasks.push((self.executor.split_delay_us(), Task::Split(wish)));
         }
         for fetch in effects.fetches.drain(..) {

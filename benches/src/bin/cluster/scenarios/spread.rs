@@ -68,13 +68,13 @@ pub(crate) async fn measure(bench: &TestBench, args: &SpreadArgs) -> Result<Scen
     };
     let most = FigureLimit::AtMost(LEADERS_APART_MAX);
     report.time("leaders_apart", "leaders of a store, most less fewest", apart as f64, most);
-    let most = FigureLimit::AtMost(WRITES_RATIO_MAX);
     let log = ratio(&began, &ended, |written| written.log_bytes);
-    report.time("log_bytes_ratio", "bytes to the log, most to fewest", log, most);
+    report.tell("log_bytes_ratio", "bytes to the log, most to fewest", log);
     let acknowledged = |written: &Written| written.acknowledged;
+    let most = FigureLimit::AtMost(WRITES_RATIO_MAX);
     let late_ratio = ratio(&late, &ended, acknowledged);
     let words = "writes acknowledged in the last ninth, most to fewest";
-    report.tell("late_writes_ratio", words, late_ratio);
+    report.time("late_writes_ratio", words, late_ratio, most);
     let all = ratio(&began, &ended, acknowledged);
     report.tell("writes_ratio", "writes acknowledged in all, most to fewest", all);
     report.count("failed", "requests that failed", number("failed"), FigureLimit::AtMost(0.0));
