@@ -176,9 +176,9 @@ impl ClusterView {
         changed
     }
 
-    /// Notes the requests in a second that a store takes for the regions that it leads. Regions that
-    /// it does not name take none. Those of a store that has just ceased to lead stay until the next
-    /// leader speaks of them.
+    /// Notes the requests in a second that a store takes for the regions that it leads. Regions
+    /// that it does not name take none. A region that it has just ceased to lead keeps its load
+    /// until the next leader tells it.
     pub fn note_loads(&mut self, store: u64, loads: impl IntoIterator<Item = (u64, u64)>) {
         let Some(teller) = self.stores.get_mut(&store) else { return };
         teller.tells_loads = true;

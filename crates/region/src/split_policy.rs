@@ -3,8 +3,8 @@
 //! Size is told by the store, which reads it off its tree. Load is counted here, by the second,
 //! with some requests taken as samples while it is high: a region is split by load only at a key
 //! that has requests on both sides and few that span it, for two regions of which one has all the
-//! load are worth nothing. The middle of 128 samples is off by 4 % of the load (standard deviation),
-//! and the error of each split stays in all parts that come of it.
+//! load are worth nothing. The middle of 128 samples is off by 4 % of the load (standard
+//! deviation), and the error of each split stays in all parts that come of it.
 //!
 //! A replica that is behind holds a split back: it may need a snapshot, and after a split one of
 //! each part. It holds it back for a while only, and not once the region is far too large.

@@ -323,7 +323,7 @@ fn space_order(space: Space) -> u8 {
 mod tests {
     use std::time::Duration;
 
-    use flotilla_region::Epoch;
+    use flotilla_region::{Epoch, PeerId};
 
     use super::*;
     use flotilla_region::RemovedPeers;
@@ -398,6 +398,25 @@ mod tests {
         assert_eq!(table.leader(RegionId(9)), None);
         note_ranges(&table, vec![region(9, "", "m", 2), region(3, "m", "", 2)]);
         assert_eq!(table.leader(RegionId(9)), Some((Term(6), Peer::default())));
+    }
+
+    #[test]
+    fn loads_are_those_of_regions_that_are_led_here_until_they_have_other_ranges() {
+        let table = RoutingTable::new(vec![region(2, "", "m", 1), region(3, "m", "", 1)]);
+        for (id, store) in [(2, 1), (3, 2)] {
+            let leader = Some(Peer { id: PeerId(200 + store), store: StoreId(store) });
+            let region = RegionId(id);
+            table.note(RoleChange { region, term: Term(6), leader, is_leader: store == 1 });
+        }
+        let load = |id, requests_per_s| RegionLoad { region: RegionId(id), requests_per_s };
+        table.note_loads(&[load(2, 70), load(3, 80), load(9, 90)]);
+        let loads = |store| table.loads(StoreId(store));
+        assert_eq!((loads(1), loads(2)), (vec![(RegionId(2), 70)], vec![(RegionId(3), 80)]));
+        let other_members = Epoch { conf_version: 2, version: 1 };
+        note_ranges(&table, vec![Descriptor { epoch: other_members, ..region(2, "", "m", 1) }]);
+        assert_eq!(loads(1), [(RegionId(2), 70)]);
+        note_ranges(&table, vec![region(9, "", "f", 2), region(2, "f", "m", 2)]);
+        assert_eq!(loads(1), []);
     }
 
     #[test]

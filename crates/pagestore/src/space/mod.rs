@@ -41,10 +41,7 @@ pub(crate) struct SpaceManager {
     /// Retired buffers: a checkpoint has written them, and readers may have borrowed them from
     /// memory nonetheless.
     retired: EpochList<UnlinkedFrame>,
-    retired_bytes: u64,
-    /// The last retired buffers: up to which transaction readers may have borrowed them, and their
-    /// bytes.
-    last_retired: (u64, u64),
+    retired_bytes: RetiredBytes,
     /// Bytes of pending spans that were replaced before a checkpoint wrote them.
     superseded: SupersededBytes,
     /// Memory for pages.
@@ -72,6 +69,36 @@ pub(crate) struct FileTail {
     pub(crate) durable_end: u64,
     /// The file is to be truncated behind that.
     pub(crate) is_cut: bool,
+}
+
+/// Bytes of the retired buffers.
+#[derive(Default)]
+struct RetiredBytes {
+    all: u64,
+    /// The youngest state whose readers may have borrowed some of them, and the bytes of those.
+    newest: (u64, u64),
+}
+
+impl RetiredBytes {
+    fn add(&mut self, bytes: u64, newest: u64) {
+        self.all += bytes;
+        let (last, others) = self.newest;
+        self.newest = (newest, bytes + if last == newest { others } else { 0 });
+    }
+
+    fn remove(&mut self, bytes: u64) {
+        debug_assert!(self.all >= bytes, "a buffer was not counted");
+        self.all -= bytes;
+    }
+
+    /// Without those that only readers of the state of `txid`, which the caller holds, may have
+    /// borrowed: they stay until it has ended.
+    fn of_states_before(&self, txid: u64) -> u64 {
+        let (last, bytes) = self.newest;
+        let young = if last == txid { bytes } else { 0 };
+        debug_assert!(young <= self.all, "{young} of {}", self.all);
+        self.all - young
+    }
 }
 
 /// Bytes of pages and values that were replaced before a checkpoint wrote them: only old snapshots
@@ -121,8 +148,7 @@ impl SpaceManager {
             dirty: UnitSet::default(),
             dirty_bytes: 0,
             retired,
-            retired_bytes: 0,
-            last_retired: (0, 0),
+            retired_bytes: RetiredBytes::default(),
             superseded: SupersededBytes::default(),
             page_alloc: PageAlloc::default(),
             ended,
@@ -294,8 +320,7 @@ impl SpaceManager {
             retired, retired_bytes, superseded, pending, freelist, page_alloc, ..
         } = self;
         let retired_count = retired.collect(count, |taken| {
-            debug_assert!(*retired_bytes >= taken.len() as u64, "a buffer was not counted");
-            *retired_bytes -= taken.len() as u64;
+            retired_bytes.remove(taken.len() as u64);
             page_alloc.recycle(taken);
         });
         let span_count = pending.collect(count - retired_count, |span| {
@@ -326,16 +351,13 @@ impl SpaceManager {
     /// borrowed them: until all snapshots have ended that see them and are not younger than
     /// `newest`, the last published transaction.
     pub(crate) fn retire(&mut self, written: RetiredBatch, newest: u64) {
-        self.retired_bytes += written.bytes;
-        let (last, bytes) = self.last_retired;
-        let others = if last == newest { bytes } else { 0 };
-        self.last_retired = (newest, others + written.bytes);
+        self.retired_bytes.add(written.bytes, newest);
         self.retired.add_all(written.things, newest);
     }
 
     /// Bytes that [`SpaceManager::retire`] keeps.
     pub(crate) fn retired_bytes(&self) -> u64 {
-        self.retired_bytes
+        self.retired_bytes.all
     }
 
     /// Takes out of use what a transaction replaced, some of which it may have adopted: the first
@@ -462,14 +484,11 @@ impl SpaceManager {
     }
 
     /// Bytes in memory that snapshots need which are older than the state of `txid`, a published
-    /// one. What only readers of that state may have borrowed goes with it, mostly as soon as the
-    /// next one is published. A part of the rest may wait for no more than the next transaction.
+    /// one. Buffers that only readers of that state may have borrowed go with it, mostly as soon
+    /// as the next one is published. A part of the rest may wait for no more than the next
+    /// transaction.
     pub(crate) fn old_version_bytes(&self, txid: u64) -> u64 {
-        let (last, bytes) = self.last_retired;
-        // While a state can be read nothing leaves its bucket.
-        let young = if last >= txid { bytes } else { 0 };
-        debug_assert!(young <= self.retired_bytes, "{young} of {}", self.retired_bytes);
-        let held = self.retired_bytes - young + self.superseded.held;
+        let held = self.retired_bytes.of_states_before(txid) + self.superseded.held;
         held.saturating_sub(self.page_alloc.spilled_bytes())
     }
 

@@ -206,8 +206,8 @@ fn without_old_snapshots_nothing_is_spilled() {
     assert_eq!(store.stats().spill.written_bytes, 0);
 }
 
-/// A checkpoint leaves what it has written to the readers of the last state: that goes with the next
-/// one, and is not old.
+/// A checkpoint leaves the buffers that it has written to the readers of the last state: they go
+/// with the next one, and are not old.
 #[test]
 fn what_readers_of_the_last_state_may_have_borrowed_is_not_spilled() {
     let dir = tempfile::tempdir().unwrap();
@@ -231,7 +231,7 @@ fn what_readers_of_the_last_state_may_have_borrowed_is_not_spilled() {
     store.checkpoint().unwrap();
     let spill = store.stats().spill;
     assert_eq!((spill.written_bytes, spill.old_version_bytes), (0, 0));
-    // Others are published, but somebody still reads it.
+    // Others are published, but a reader still holds it.
     let held = store.read().tree("t").unwrap().unwrap();
     let seen = sums(&held);
     for _ in 0..2 {

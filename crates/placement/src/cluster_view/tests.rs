@@ -216,3 +216,22 @@ fn an_expected_leader_gives_way_to_the_one_that_was_elected() {
     assert!(!cluster.observe(0, 1, &[part(7, "", "f", 3)], false));
     assert_eq!(cluster.region(0, 7).unwrap().leader, Some(elected));
 }
+
+#[test]
+fn loads_are_those_that_the_leader_tells_and_stay_until_the_next_one_does() {
+    let mut cluster = cluster();
+    assert!(cluster.store_loads().is_empty(), "no store has told any");
+    cluster.observe(0, 1, &[heartbeat(5, Some(1))], true);
+    cluster.note_loads(1, [(2, 70), (9, 80)]);
+    cluster.note_loads(2, [(2, 90)]);
+    cluster.note_loads(7, [(2, 90)]);
+    assert_eq!((cluster.load(2), cluster.load(9)), (70, 0));
+    assert_eq!(cluster.store_loads(), BTreeMap::from([(1, 70), (2, 0)]));
+    cluster.observe(0, 2, &[heartbeat(6, Some(2))], true);
+    cluster.note_loads(1, []);
+    assert_eq!(cluster.store_loads(), BTreeMap::from([(1, 0), (2, 70)]));
+    cluster.note_loads(2, [(2, u64::MAX)]);
+    assert_eq!(cluster.load(2), LOAD_MAX);
+    cluster.note_loads(2, []);
+    assert_eq!(cluster.load(2), 0);
+}

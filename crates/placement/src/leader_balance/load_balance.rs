@@ -2,13 +2,13 @@
 //! stores exchange the leads of two regions, or the one that leads one more gives it to the other
 //! (`docs/decisions/0064`).
 //!
-//! The counts of leaders come first: an exchange leaves them within one of each other. It makes
-//! the difference of the two loads less by a quarter, at least, so a sequence of exchanges ends; and
-//! the two stores rest behind it, until both have told their new loads.
+//! The counts of leaders come first: an exchange leaves them within one of each other. It makes the
+//! difference of the two loads less by a quarter at least, so a sequence of exchanges ends; and the
+//! two stores rest behind it, until both have told their new loads.
 
 use std::collections::BTreeSet;
 
-use super::{LeaderCounts, LeaderStep};
+use super::leader_counts::{LeaderCounts, LeaderStep};
 use crate::cluster_view::ClusterView;
 use crate::route_table::ReplicaInfo;
 
@@ -65,7 +65,7 @@ impl LoadBalance<'_> {
         let load = |lead: &Option<Lead>| lead.as_ref().map_or(0, |lead| lead.load);
         let mut best: Option<(u64, &Lead, &Option<Lead>)> = None;
         for lead in &given {
-            // What should come back: half of the difference is to go.
+            // The lead that should come back: half of the difference is to go.
             let ideal = lead.load.saturating_sub(apart / 2);
             let at = taken.partition_point(|other| load(other) < ideal);
             for other in &taken[at.saturating_sub(1)..taken.len().min(at + 1)] {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::cluster_view::{Config, RegionHeartbeat, StoreInfo, StoreStanding};
-use crate::route_table::{RegionInfo, ReplicaRole};
+use crate::route_table::{RegionInfo, ReplicaInfo, ReplicaRole};
 
 const VIEW: Config = Config { suspect_ms: 1_500, down_ms: 20_000 };
 const LIMITS: LeaderBalanceLimits = LeaderBalanceLimits {

@@ -18,8 +18,8 @@ use crate::step_context::StepContext;
 const HEARD_MS: u64 = 2000;
 
 impl Replica {
-    /// Tells the driver of the load of a region that is led here, and asks for a split if the region
-    /// should be several.
+    /// Tells the driver of the load of a region that is led here, and asks for a split if it should
+    /// be several.
     pub(super) fn want_split(&mut self, step: &mut StepContext<'_>) {
         // The system region is small, and found by its id.
         let is_system = self.descriptor.space == Space::System;

@@ -14,7 +14,7 @@ impl Simulated {
         *loads.iter().max().unwrap() as f64 / *loads.iter().min().unwrap() as f64
     }
 
-    /// Looks for so long, and asserts that the counts come to be even, and the last minute is quiet.
+    /// Looks for so long, and asserts that the counts are even then, and a minute is quiet.
     fn settle_loads(&mut self, limit_ms: u64) {
         let end = self.now_ms + limit_ms;
         while self.now_ms < end {
