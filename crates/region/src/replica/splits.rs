@@ -22,23 +22,20 @@ impl Replica {
     /// be several.
     pub(super) fn want_split(&mut self, step: &mut StepContext<'_>) {
         // The system region is small, and found by its id.
-        let is_system = self.descriptor.space == Space::System;
-        let is_almost_full = step.disks.stores.of(self.me.store) >= DiskUsage::AlmostFull;
-        if is_system
-            || is_almost_full
-            || self.descriptor.is_joint()
-            || !self.consensus.is_leader()
-            || self.consensus.is_transferring()
-        {
+        if self.descriptor.space == Space::System || !self.consensus.is_leader() {
             return;
         }
         let (config, is_behind) = (&step.config.split, self.has_replica_behind(step.now));
         let reason = self.split_policy.decide(step.now, &self.descriptor, is_behind, config);
         let (region, epoch) = (self.descriptor.id, self.descriptor.epoch);
+        // Also of a region that cannot be split now: its load would stay the one of before.
         let load = self.split_policy.take_load();
         let load = load.map(|requests_per_s| RegionLoad { region, requests_per_s });
         step.effects.load.regions.extend(load);
-        let Some(reason) = reason else { return };
+        let is_almost_full = step.disks.stores.of(self.me.store) >= DiskUsage::AlmostFull;
+        let may_split =
+            !is_almost_full && !self.descriptor.is_joint() && !self.consensus.is_transferring();
+        let Some(reason) = reason.filter(|_| may_split) else { return };
         step.effects.load.split_wishes.push(SplitWish { region, epoch, reason });
     }
 

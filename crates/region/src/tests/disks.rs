@@ -140,3 +140,24 @@ fn where_all_disks_are_full_reads_deletions_and_elections_go_on() {
     assert_eq!(cluster.answer(put), Answer::Done);
     assert_eq!(cluster.machines[&leader].shard.descriptor(REGION).map(|it| it.id), Some(REGION));
 }
+
+/// A load that is not told any more would be believed for ever.
+#[test]
+fn an_almost_full_store_wants_no_split_and_goes_on_telling_loads() {
+    let split = SplitLimits { keys_max: 1, ..SplitLimits::default() };
+    let mut cluster = Cluster::new(7, Config { split, ..Config::default() });
+    let leader = cluster.elect();
+    fill(&mut cluster, &[(leader, DiskUsage::AlmostFull)]);
+    for key in 0..50 {
+        let put = cluster.put(leader, &key.to_string(), 1);
+        assert_eq!(cluster.answer(put), Answer::Done);
+    }
+    cluster.run(30_000);
+    let led = &cluster.machines[&leader];
+    assert!(led.split_wishes.is_empty());
+    let loads: Vec<u64> = led.loads.iter().map(|load| load.requests_per_s).collect();
+    assert!(loads.iter().any(|load| *load > 0) && loads.last() == Some(&0), "{loads:?}");
+    fill(&mut cluster, &[(leader, DiskUsage::Normal)]);
+    let wishes = |cluster: &Cluster| cluster.machines[&leader].split_wishes.len();
+    cluster.run_until("a wish, once there is room", |cluster| wishes(cluster) > 0);
+}

@@ -43,6 +43,7 @@ pub(super) struct Machine {
     pub(super) disks: BTreeMap<RegionId, Disk>,
     /// Splits that were asked for.
     pub(super) split_wishes: Vec<SplitWish>,
+    pub(super) loads: Vec<RegionLoad>,
     /// Whether it computes digests, or gives each up.
     pub(super) has_digests: bool,
 }
@@ -245,6 +246,7 @@ impl Machine {
             shard: Shard::new(config),
             disks,
             split_wishes: vec![],
+            loads: vec![],
             has_digests: true,
         }
     }
@@ -396,7 +398,7 @@ impl Machine {
         self.inbox.extend(effects.created.drain(..).map(Event::Create));
         effects.ranges.clear();
         self.split_wishes.append(&mut effects.load.split_wishes);
-        effects.load.regions.clear();
+        self.loads.append(&mut effects.load.regions);
         self.applying.extend(effects.apply.drain(..).map(|task| (done, task)));
         self.installing.extend(effects.installs.drain(..).map(|task| (done, task)));
         self.ending.extend(effects.ends.drain(..).map(|task| (done, task)));
